@@ -1,12 +1,14 @@
-"""The exceptions that a user may meet, and the one boundary of every command that turns them into a line.
+"""The exceptions that a user may meet, and the boundary of every command that turns them into one line.
 
 Imports nothing heavy, so that a mistake in a recipe is reported before torch is loaded.
 """
 
+import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import NoReturn, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn, TextIO
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -32,28 +34,43 @@ class DeviceError(UserError):
     """A device or precision that this machine does not have."""
 
 
-def run_command(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a command's `main(arguments)` and leave the process with its exit code.
+class ArgumentParser(argparse.ArgumentParser):
+    """A parser whose complaints are `UserError`s, like every other mistake on the command line."""
 
-    A `UserError` becomes one line on stderr and exit code 2, Ctrl-C exit code 130; anything else is a fault of
-    ours and keeps its traceback.
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"command line: {message}; see --help")
+
+
+def run_command(main: Callable[[Sequence[str]], int]) -> NoReturn:
+    """Run a command's `main(arguments)` within the boundary, and leave the process with its exit code."""
+    with command_boundary() as arguments:
+        sys.exit(main(arguments))
+
+
+@contextlib.contextmanager
+def command_boundary() -> Iterator[list[str]]:
+    """The command's arguments. What goes wrong inside ends the process as the user should see it.
+
+    A `UserError` becomes one line on stderr and exit code 2, Ctrl-C exit code 130; a reader of our output that has
+    gone away ends it quietly. Anything else is a fault of ours and keeps its traceback.
     """
     use_utf8(sys.stdin, sys.stdout, sys.stderr)
     try:
-        code = main(utf8_arguments(sys.argv[1:]))
+        yield utf8_arguments(sys.argv[1:])
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        code = EXIT_USER_ERROR
+        sys.exit(EXIT_USER_ERROR)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        code = EXIT_INTERRUPTED
+        sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output (`head`, a pager) has gone. Python would complain once more when it flushes
-        # stdout at exit, so stdout is pointed at nothing.
+        # Python would complain once more when it flushes stdout at exit, so stdout is pointed at nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code)
+        sys.exit(0)
 
 
 def use_utf8(*streams: TextIO) -> None:
@@ -73,7 +90,7 @@ def utf8_arguments(arguments: Sequence[str]) -> list[str]:
             decoded.append(os.fsencode(argument).decode("utf-8"))
         except UnicodeDecodeError as error:
             raise UserError(
-                f"command line, argument {position}: {ascii(argument)} is not UTF-8; "
+                f"command line, argument {position}: {argument!a} is not UTF-8; "
                 "type it in a UTF-8 terminal, or put the text into a file"
             ) from error
     return decoded

@@ -1,0 +1,98 @@
+"""Writing text, one token at a time: the choice of the next token, and the loop around the model.
+
+Gives token ids; turning them into text and showing it is the caller's business.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from errors import CheckpointError, UserError
+from model import GPT, KVCache
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How the next token is chosen: temperature first, then top_k, then top_p, then one draw from what is left.
+
+    temperature: above 1 flatter, below 1 sharper, 0 always the likeliest token. top_k: only the k likeliest (None: all).
+    top_p: only the likeliest tokens that together reach this probability (1: all).
+    """
+
+    temperature: float = 0.8
+    top_k: int | None = None
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        # Written so that nan fails too.
+        if not 0 <= self.temperature < float("inf"):
+            raise UserError(f"--temperature must be 0 (greedy) or a larger number, got {self.temperature}")
+        if self.top_k is not None and self.top_k < 0:
+            raise UserError(f"--top-k must be a whole number from 1 on, or 0 for all tokens, got {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"--top-p must be above 0 and at most 1 (all tokens), got {self.top_p}")
+
+
+def sample_generator(seed: int, index: int = 0) -> torch.Generator:
+    """The generator of the sample with this number: samples of one seed differ, and one seed repeats them all."""
+    mixed = np.random.SeedSequence((seed, index)).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(mixed[0] >> 1))
+
+
+def choose_next(logits: Tensor, settings: SamplingSettings, generator: torch.Generator) -> int:
+    """The id of the next token, from its logits (V); a token at -inf is never chosen.
+
+    Raises `CheckpointError` for logits that are not numbers.
+    """
+    # On the CPU: the generator lives there, and some devices have drawn tokens of probability zero.
+    logits = logits.float().cpu()
+    best = int(logits.argmax())
+    if not torch.isfinite(logits[best]):
+        raise CheckpointError("the model's output is not a number: its weights are damaged; use another --checkpoint")
+    if settings.temperature == 0:
+        return best
+    k = settings.top_k or len(logits)
+    values, ids = logits.topk(min(k, len(logits)))  # sorted, likeliest first
+    # The largest becomes 0 before the division, so that a tiny temperature cannot overflow.
+    probabilities = torch.softmax((values - values[0]).double() / settings.temperature, dim=0)
+    if settings.top_p < 1:
+        before = probabilities.cumsum(0) - probabilities
+        probabilities = probabilities.where(before < settings.top_p, 0.0)
+    return int(ids[torch.multinomial(probabilities, 1, generator=generator)])
+
+
+@torch.inference_mode()
+def generate(
+    model: GPT,
+    ids: Sequence[int],
+    *,
+    max_new_tokens: int,
+    settings: SamplingSettings,
+    generator: torch.Generator,
+    end_id: int,
+    stops_at_end: bool,
+) -> Iterator[int]:
+    """Yield up to `max_new_tokens` ids that continue `ids` (at least one), of which the last window is read.
+
+    Where `stops_at_end`, drawing `end_id` ends the text (it is not yielded); otherwise `end_id` is never drawn.
+    """
+    context_length = model.config.context_length
+    history = list(ids[-context_length:])
+    cache = KVCache(model, 1, len(history) + max_new_tokens)
+    new = history
+    for _ in range(max_new_tokens):
+        if cache.length + len(new) > context_length:  # the window is full: keep its younger half and go on
+            cache.clear()
+            new = history[-max(1, context_length // 2) :]
+        logits = model(torch.tensor([new], device=model.token_embedding.weight.device), cache)[0, -1]
+        if not stops_at_end:
+            logits[end_id] = -torch.inf
+        token = choose_next(logits, settings, generator)
+        if token == end_id:
+            return
+        yield token
+        new = [token]
+        history = [*history[1 - context_length :], token] if context_length > 1 else new

@@ -1,0 +1,100 @@
+"""Which weights are updated how, and how fast: optimizers and the learning-rate schedule."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from config.schema import OptimConfig
+
+DECAY_SHARE = 0.4  # of a trapezoid schedule: the last part, in which the rate falls
+
+
+class Optimizers:
+    """The optimizers of one model, used as one: Muon or AdamW for the blocks' matrices, AdamW for the rest."""
+
+    def __init__(self, model: nn.Module, config: OptimConfig, device: torch.device) -> None:
+        self.config = config
+        matrices, embeddings, vectors = split_parameters(model)
+        adamw_groups: list[dict[str, Any]] = [{"params": embeddings}, {"params": vectors, "weight_decay": 0.0}]
+        self.members: list[torch.optim.Optimizer] = []
+        if config.optimizer == "muon":
+            # Keller Jordan et al., "Muon" (kellerjordan.github.io/posts/muon): momentum, made orthogonal.
+            self.members.append(
+                torch.optim.Muon(matrices, lr=config.muon_learning_rate, weight_decay=config.weight_decay)
+            )
+        else:
+            adamw_groups.append({"params": matrices})
+        self.members.append(
+            torch.optim.AdamW(
+                adamw_groups,
+                lr=config.learning_rate,
+                betas=(config.beta1, config.beta2),
+                weight_decay=config.weight_decay,
+                fused=device.type in ("cpu", "cuda"),
+            )
+        )
+        self.full_rates = [[group["lr"] for group in member.param_groups] for member in self.members]
+
+    def set_rate(self, factor: float) -> None:
+        """Set every learning rate to `factor` times its full value."""
+        for member, rates in zip(self.members, self.full_rates, strict=True):
+            for group, rate in zip(member.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+
+    def step(self, scaler: torch.amp.GradScaler) -> None:
+        """Update the weights once, and drop the gradients."""
+        for member in self.members:
+            scaler.step(member)
+        scaler.update()
+        for member in self.members:
+            member.zero_grad(set_to_none=True)
+
+    def unscale(self, scaler: torch.amp.GradScaler) -> None:
+        """Turn scaled gradients into true ones, for clipping."""
+        for member in self.members:
+            scaler.unscale_(member)
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """The state of every optimizer, in order."""
+        return [member.state_dict() for member in self.members]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Take momenta and counters from `states`; rates, decay and betas stay as configured now."""
+        for member, state in zip(self.members, states, strict=True):
+            groups = [
+                {**{key: value for key, value in group.items() if key != "params"}, "params": saved["params"]}
+                for group, saved in zip(member.state_dict()["param_groups"], state["param_groups"], strict=True)
+            ]
+            member.load_state_dict({"state": state["state"], "param_groups": groups})
+
+
+def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
+    """The model's parameters as (matrices inside the blocks, embeddings and head, norms and biases)."""
+    matrices, embeddings, vectors = [], [], []
+    for name, parameter in model.named_parameters():
+        if parameter.dim() < 2:
+            vectors.append(parameter)
+        elif name.startswith("blocks."):
+            matrices.append(parameter)
+        else:
+            embeddings.append(parameter)
+    return matrices, embeddings, vectors
+
+
+def rate_factor(step: int, max_steps: int, config: OptimConfig) -> float:
+    """The learning rate of update `step` (0 is the first) as a share of the full one; never zero at the first.
+
+    After a linear warm-up, `cosine` falls along half a cosine (SGDR, arXiv:1608.03983, equation 5), `trapezoid` stays
+    flat and falls linearly over the last 40 % (arXiv:2405.18392, section 3), both down to `min_learning_rate`.
+    """
+    if step < config.warmup_steps:
+        return (step + 1) / (config.warmup_steps + 1)
+    progress = (step - config.warmup_steps) / max(1, max_steps - config.warmup_steps)
+    if config.schedule == "cosine":
+        height = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    else:
+        height = min(1.0, max(0.0, 1 - progress) / DECAY_SHARE)
+    lowest = config.min_learning_rate / config.learning_rate
+    return lowest + (1 - lowest) * height

@@ -1,0 +1,190 @@
+"""What the machine is asked to do: device, precision, threads, compilation, and the state of its random generators."""
+
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from config.schema import RuntimeConfig
+from errors import DeviceError
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Below this many parameters a CPU step is overhead, not matrix products, and the casts cost more than bf16 saves;
+# the measurement behind it: bench/precision.py.
+BF16_FROM_PARAMETERS = 100_000
+CPU_BF16_INSTRUCTIONS = (
+    "avx512_bf16",
+    "amx_bf16",
+    "bf16",
+    "sve_bf16",
+)  # as torch.cpu.get_capabilities() names them
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The device and precision a run uses, and why."""
+
+    device: torch.device
+    precision: str  # fp32, bf16 or fp16
+    compile: bool
+    threads: int
+    reason: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that matrix products are computed in."""
+        return DTYPES[self.precision]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Within this context, matrix products run in the run's precision; weights stay fp32."""
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+    def make_scaler(self) -> torch.amp.GradScaler:
+        """Scales fp16 losses so that small gradients do not vanish; does nothing in other precisions."""
+        return torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+
+    def resolved(self, config: RuntimeConfig) -> RuntimeConfig:
+        """The settings with every `auto` replaced by what was chosen, so that a resumed run keeps it."""
+        choices = {"precision": self.precision, "compile": self.compile, "threads": self.threads}
+        return config.model_copy(update={"device": str(self.device), **choices})
+
+    def describe(self) -> str:
+        """The choice in one line."""
+        threads = f", {self.threads} threads" if self.device.type == "cpu" else ""
+        compiled = ", compiled" if self.compile else ""
+        return f"{device_name(self.device)}{threads}, {self.precision}{compiled} ({self.reason})"
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given, so that a clock read afterwards is right."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
+
+
+def choose_runtime(config: RuntimeConfig, num_parameters: int) -> Runtime:
+    """Resolve every `auto` for a model of `num_parameters`. Raises `DeviceError` for what this machine lacks."""
+    device = choose_device(config.device)
+    precision, reason = choose_precision(config.precision, device, num_parameters)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    compile_model = device.type == "cuda" if config.compile == "auto" else config.compile
+    return Runtime(device, precision, compile_model, torch.get_num_threads(), reason)
+
+
+def choose_device(requested: str) -> torch.device:
+    """`auto` takes cuda, then mps, then cpu; anything else is what was asked for, or a `DeviceError`."""
+    has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if requested == "auto":
+        return torch.device("cuda" if has_cuda else "mps" if has_mps else "cpu")
+    device = torch.device(requested)
+    if device.type == "mps" and not has_mps:
+        raise DeviceError("runtime.device is 'mps', but this machine has no Apple GPU; use auto or cpu")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if has_cuda else 0
+        if count == 0:
+            raise DeviceError(
+                f"runtime.device is '{requested}', but torch {torch.__version__} finds no CUDA GPU here; "
+                "use auto or cpu, or install a CUDA build of torch"
+            )
+        if (device.index or 0) >= count:
+            raise DeviceError(
+                f"runtime.device is '{requested}', but there are only {count}: cuda:0 to cuda:{count - 1}"
+            )
+    return device
+
+
+def choose_precision(requested: str, device: torch.device, num_parameters: int) -> tuple[str, str]:
+    """The precision to compute in, and why."""
+    if device.type == "cuda":
+        return _cuda_precision(requested, device)
+    if device.type == "mps":
+        if requested in ("auto", "fp32"):
+            return "fp32", "the safe choice on Apple GPUs" if requested == "auto" else "as asked"
+        return requested, "as asked"
+    return _cpu_precision(requested, num_parameters)
+
+
+def _cuda_precision(requested: str, device: torch.device) -> tuple[str, str]:
+    # The emulated kind of bf16 is slower than fp16, so only a GPU that has it natively counts.
+    native = torch.cuda.get_device_capability(device) >= (8, 0)
+    if requested == "auto":
+        return ("bf16", "this GPU has bf16") if native else ("fp16", "this GPU has no bf16")
+    if requested == "bf16" and not native:
+        raise DeviceError(f"runtime.precision is 'bf16', but {device_name(device)} has no bf16; use auto, fp16 or fp32")
+    return requested, "as asked"
+
+
+def _cpu_precision(requested: str, num_parameters: int) -> tuple[str, str]:
+    if requested in ("fp32", "bf16"):
+        slow = requested == "bf16" and not cpu_has_bf16()
+        return requested, "as asked, but this processor has no bf16 and will be slow" if slow else "as asked"
+    if not cpu_has_bf16():
+        choice, reason = "fp32", "this processor has no bf16"
+    elif num_parameters < BF16_FROM_PARAMETERS:
+        choice, reason = "fp32", f"below {BF16_FROM_PARAMETERS:,} parameters bf16 gains nothing on a CPU"
+    else:
+        choice, reason = "bf16", "this processor has bf16"
+    if requested == "fp16":
+        reason = f"fp16 was asked for, but is about 100 times slower on a CPU; {reason}"
+    return choice, reason
+
+
+def cpu_has_bf16() -> bool:
+    """Whether this processor multiplies bf16 natively (then about twice as fast as fp32)."""
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in CPU_BF16_INSTRUCTIONS)
+
+
+def device_name(device: torch.device) -> str:
+    """`cpu`, or the GPU's name with its index."""
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return str(device)
+
+
+def compile_model(model: nn.Module, runtime: Runtime, idx: Tensor) -> nn.Module:
+    """The model compiled for batches like `idx` (B, T), or the model itself, with a warning, where that fails.
+
+    Compilation happens at the first call, so one forward and backward pass is made here, with the random
+    generators and the gradients put back as they were.
+    """
+    if not runtime.compile:
+        return model
+    states = generator_states(runtime.device)
+    try:
+        compiled = cast(nn.Module, torch.compile(model))
+        with runtime.autocast():
+            compiled(idx).float().mean().backward()
+    except Exception as error:  # noqa: BLE001 - the compiler may fail in any way: no C++ compiler, no Triton, its own bugs
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        warnings.warn(f"torch.compile does not work here, training goes on without it: {lines[0]}", stacklevel=2)
+        return model
+    finally:
+        model.zero_grad(set_to_none=True)
+        restore_generator_states(states, runtime.device)
+    return compiled
+
+
+def generator_states(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's own generators, which draw weights and dropout."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    elif device.type == "mps":
+        states["mps"] = torch.mps.get_rng_state()
+    return states
+
+
+def restore_generator_states(states: dict[str, Tensor], device: torch.device) -> None:
+    """Put torch's own generators back to `states`; those of a device that is not in use are passed over."""
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+    elif device.type == "mps" and "mps" in states:
+        torch.mps.set_rng_state(states["mps"])
