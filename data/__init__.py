@@ -1,0 +1,1 @@
+"""Text → tokens → memory-mapped file → batches."""
