@@ -1,0 +1,146 @@
+"""Folders of prepared tokens: written whole or not at all, and checked to the last byte before they are used.
+
+A folder holds `tokens.bin`, `tokenizer.json` and `metadata.json`. How tokens are made is `data.prepare`'s
+concern.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from data.tokenizer import Tokenizer, token_dtype, tokenizer_from_json
+from errors import DataError
+
+TOKENS_FILE = "tokens.bin"
+TOKENIZER_FILE = "tokenizer.json"
+METADATA_FILE = "metadata.json"
+FORMAT = 1  # another number gives folders other names, so that old ones are left alone
+
+_STALE_SECONDS = 24 * 3600  # a half-made folder of this age was left behind by a process that was killed
+_INSTALL_ATTEMPTS = 10
+
+
+class Metadata(BaseModel):
+    """What `metadata.json` holds: facts of the text and its tokens, no paths and no settings of one run."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    format: int
+    num_documents: int = Field(ge=1)
+    num_chars: int = Field(ge=1)
+    num_bytes: int = Field(ge=1)
+    num_tokens: int = Field(ge=1)
+    start_id: int = Field(ge=0)
+    tokens_sha256: str
+    tokenizer_fingerprint: str
+
+
+Facts = tuple[Metadata, Tokenizer]
+
+
+class DamagedFolderError(Exception):
+    """A prepared folder that is not as it was written."""
+
+
+def load_folder(folder: Path) -> Facts | None:
+    """A folder of the cache, every byte checked; None if it is not there. Raises `DamagedFolderError`."""
+    try:
+        if not folder.exists():
+            return None
+        metadata = Metadata.model_validate_json((folder / METADATA_FILE).read_bytes())
+        tokenizer_json = (folder / TOKENIZER_FILE).read_text(encoding="utf-8")
+        tokenizer = tokenizer_from_json(tokenizer_json, where=TOKENIZER_FILE)
+        with (folder / TOKENS_FILE).open("rb") as file:
+            tokens_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            num_tokens = file.tell() // token_dtype(tokenizer.vocab_size).itemsize
+    except (OSError, ValueError, DataError) as error:
+        raise DamagedFolderError(" ".join(str(error).split())) from error
+    if tokenizer.fingerprint != metadata.tokenizer_fingerprint:
+        raise DamagedFolderError(f"{TOKENIZER_FILE} is not the one of {METADATA_FILE}")
+    if tokens_sha256 != metadata.tokens_sha256 or num_tokens != metadata.num_tokens:
+        raise DamagedFolderError(f"{TOKENS_FILE} is not as it was written")
+    if metadata.format != FORMAT or metadata.start_id >= tokenizer.vocab_size:
+        raise DamagedFolderError(f"{METADATA_FILE} holds impossible values")
+    return metadata, tokenizer
+
+
+@contextlib.contextmanager
+def new_folder(cache: Path) -> Iterator[Path]:
+    """A folder in the cache under a name that nobody looks up; whatever is left of it goes at the end."""
+    cache.mkdir(parents=True, exist_ok=True)
+    _remove_stale(cache)
+    made = cache / f".part-{uuid.uuid4().hex}"
+    made.mkdir()
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _remove_stale(cache: Path) -> None:
+    for left in cache.glob(".part-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(left)
+
+
+def install(made: Path, folder: Path) -> None:
+    """Rename `made` to `folder`. An intact folder that another process has put there meanwhile is as good."""
+    for attempt in range(_INSTALL_ATTEMPTS):
+        try:
+            made.rename(folder)
+        except OSError:
+            if attempt == _INSTALL_ATTEMPTS - 1:
+                raise
+        else:
+            _sync_folder(folder.parent)
+            return
+        try:
+            if load_folder(folder) is not None:
+                return
+        except DamagedFolderError:
+            aside = made.with_name(f"{made.name}-{attempt}")
+            with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
+                folder.rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_facts(made: Path, metadata: Metadata, tokenizer: Tokenizer) -> None:
+    """Write all of a folder but its tokens."""
+    _write_durably(made / TOKENIZER_FILE, tokenizer.to_json() + "\n")
+    _write_durably(made / METADATA_FILE, metadata.model_dump_json(indent=2) + "\n")
+
+
+def _write_durably(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextlib.contextmanager
+def cache_errors(cache: Path) -> Iterator[None]:
+    """Turn what the file system refuses inside into a `DataError` that names the cache."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"data.cache_dir: cannot write prepared tokens to {str(cache)!r}: {error.strerror or error}; "
+            "make room there, or name another folder with data.cache_dir"
+        ) from error

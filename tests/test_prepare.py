@@ -1,0 +1,291 @@
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from config.schema import DataConfig
+from data.prepare import PreparedData, main, prepare, split_boundary
+from errors import DataError
+
+ROOT = Path(__file__).parent.parent
+Kind = Literal["char", "byte"]
+
+
+def write_files(folder: Path, *texts: str | bytes) -> list[str]:
+    names = []
+    for number, text in enumerate(texts):
+        path = folder / f"{number}.txt"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+        names.append(str(path))
+    return names
+
+
+def prepare_files(
+    folder: Path, names: Sequence[str], *, tokenizer: Kind = "char", val_fraction: float = 0.1
+) -> tuple[PreparedData, list[str]]:
+    lines: list[str] = []
+    config = DataConfig(
+        source=names[0] if len(names) == 1 else list(names),
+        tokenizer=tokenizer,
+        val_fraction=val_fraction,
+        cache_dir=str(folder / "cache"),
+    )
+    return prepare(config, report=lines.append), lines
+
+
+def read_tokens(prepared: PreparedData) -> np.ndarray:
+    return np.fromfile(prepared.tokens_path, dtype=prepared.dtype)
+
+
+def folders(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "cache").iterdir())
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), min_size=1).filter(
+            lambda text: text.strip() and not text.startswith("\ufeff")
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.sampled_from(["char", "byte"]),
+)
+def test_what_is_prepared_is_what_encode_gives(texts: list[str], tokenizer: Kind) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepared, _ = prepare_files(folder, write_files(folder, *texts), tokenizer=tokenizer)
+        expected: list[int] = []
+        for text in texts:
+            expected += prepared.tokenizer.encode(text).tolist()
+            expected += [prepared.tokenizer.end_id] * (len(texts) > 1)
+        assert read_tokens(prepared).tolist() == expected
+        assert prepared.num_tokens == len(expected)
+        assert prepared.num_chars == sum(map(len, texts))
+        assert prepared.num_bytes == sum(len(text.encode()) for text in texts)
+        assert prepared.num_documents == len(texts)
+
+
+def test_a_text_of_many_chunks_is_prepared_whole(tmp_path: Path) -> None:
+    text = "naïve — 你好 🙂\n" * 150_000
+    prepared, _ = prepare_files(tmp_path, write_files(tmp_path, text.replace("\n", "\r\n")))
+    assert prepared.tokenizer.decode(read_tokens(prepared)) == text
+
+
+def test_one_document_has_no_end_and_several_have_one_each(tmp_path: Path) -> None:
+    names = write_files(tmp_path, "ab", "ba")
+    one, _ = prepare_files(tmp_path, names[:1])
+    both, _ = prepare_files(tmp_path, names)
+    assert read_tokens(one).tolist() == [0, 1]
+    assert read_tokens(both).tolist() == [0, 1, 2, 1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokenizer", "start"),
+    [
+        (["ab\nb"], "char", "\n"),
+        (["abb"], "char", "b"),
+        (["ab\nb"], "byte", "\n"),
+        (["中文中"], "byte", b"\xe4"),
+        (["ab\n", "b\n"], "char", None),
+        (["ab\n", "b\n"], "byte", None),
+    ],
+)
+def test_generation_starts_at_an_end_a_newline_or_the_most_frequent_character(
+    tmp_path: Path, texts: list[str], tokenizer: Kind, start: str | bytes | None
+) -> None:
+    prepared, _ = prepare_files(tmp_path, write_files(tmp_path, *texts), tokenizer=tokenizer)
+    if start is None:
+        assert prepared.start_id == prepared.tokenizer.end_id
+    elif isinstance(start, bytes):
+        assert [prepared.start_id] == list(start)
+    else:
+        assert prepared.tokenizer.decode([prepared.start_id]) == start
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_the_second_time_nothing_is_written(tmp_path: Path, number: int) -> None:
+    names = write_files(tmp_path, *["some text"] * (number + 1))
+    first, first_lines = prepare_files(tmp_path, names)
+    modified = first.tokens_path.stat().st_mtime_ns
+    second, second_lines = prepare_files(tmp_path, names)
+    assert first.tokens_path.stat().st_mtime_ns == modified
+    assert (first.fingerprint, first.describe()) == (second.fingerprint, second.describe())
+    assert first_lines[0] == f"{names[0]}: 9 bytes"
+    assert first_lines[-1].endswith(f"kept in {first.folder}")
+    assert second_lines == []
+
+
+def test_the_split_and_the_name_of_the_file_need_no_new_preparation(tmp_path: Path) -> None:
+    names = write_files(tmp_path, "some text", "some text")
+    first, _ = prepare_files(tmp_path, names[:1])
+    second, lines = prepare_files(tmp_path, names[1:], val_fraction=0.5)
+    assert first.folder == second.folder
+    assert lines == []
+    assert (first.train_tokens, second.train_tokens) == (8, 4)
+
+
+def test_an_edited_text_and_another_tokenizer_are_prepared_anew(tmp_path: Path) -> None:
+    names = write_files(tmp_path, "some text")
+    first, _ = prepare_files(tmp_path, names)
+    other, _ = prepare_files(tmp_path, names, tokenizer="byte")
+    with Path(names[0]).open("a", encoding="utf-8") as file:
+        file.write("é")
+    edited, _ = prepare_files(tmp_path, names)
+    assert edited.tokenizer.decode(read_tokens(edited)) == "some texté"
+    assert len({first.fingerprint, other.fingerprint, edited.fingerprint}) == 3
+    assert len(folders(tmp_path)) == 3
+
+
+def test_marks_and_line_ends_do_not_change_the_fingerprint(tmp_path: Path) -> None:
+    names = write_files(tmp_path, "one\ntwo\n", b"\xef\xbb\xbfone\r\ntwo\r\n")
+    first, _ = prepare_files(tmp_path, names[:1])
+    second, _ = prepare_files(tmp_path, names[1:])
+    assert first.fingerprint == second.fingerprint
+
+
+def test_damaged_tokens_are_prepared_again_with_a_notice(tmp_path: Path) -> None:
+    names = write_files(tmp_path, "some text")
+    first, _ = prepare_files(tmp_path, names)
+    first.tokens_path.write_bytes(b"\xff" * 9)
+    second, lines = prepare_files(tmp_path, names)
+    assert second.folder == first.folder
+    assert second.tokenizer.decode(read_tokens(second)) == "some text"
+    assert "damaged (tokens.bin is not as it was written); preparing them again" in lines[0]
+
+
+@pytest.mark.parametrize("content", [b"caf\xe9", b"nul\0", b"", b"good text" * 200_000 + b"\xe9"])
+def test_a_bad_text_leaves_no_cache(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(DataError):
+        prepare_files(tmp_path, write_files(tmp_path, content))
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("num_chars", [1, 10, 300, 1000, 1_115_394])
+@pytest.mark.parametrize(("val_fraction", "share"), [(0.1, 0.9), (0.2, 0.8), (0.7, 0.3), (0.9, 0.1), (1e-5, 0.99999)])
+def test_one_document_is_split_at_the_exact_share_rounded_down(
+    num_chars: int, val_fraction: float, share: float
+) -> None:
+    tokens = np.zeros(num_chars, dtype=np.uint8)
+    boundary = split_boundary(tokens, val_fraction, None)
+    assert boundary == int(num_chars * Fraction(str(share)))
+    if val_fraction == 0.1:
+        assert boundary == int(num_chars * 0.9)  # nanoGPT's rule
+
+
+def ends_at(*positions: int) -> np.ndarray:
+    tokens = np.zeros(1000, dtype=np.uint8)
+    tokens[list(positions)] = 9
+    return tokens
+
+
+@pytest.mark.parametrize(
+    ("positions", "boundary"),
+    [
+        ((999,), 900),
+        ((894, 999), 895),
+        ((889, 999), 890),
+        ((888, 999), 900),
+        ((899, 999), 900),
+        ((908, 999), 909),
+        ((910, 999), 900),
+        ((895, 902, 999), 903),
+        ((897, 905, 999), 898),
+    ],
+)
+def test_several_documents_are_split_at_a_near_document_end(positions: tuple[int, ...], boundary: int) -> None:
+    assert split_boundary(ends_at(*positions), 0.1, 9) == boundary
+
+
+def test_a_preparation_describes_the_text_and_the_tokens(tmp_path: Path) -> None:
+    names = write_files(tmp_path, "añ" * 1000)
+    prepared, _ = prepare_files(tmp_path, names)
+    assert prepared.describe() == (
+        f"{names[0]}: 1 document, 3.0 kB, 2,000 characters\nchar vocabulary of 3; train 1,800 tokens, val 200 tokens"
+    )
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "data.prepare", *arguments]
+
+
+def test_two_processes_may_prepare_the_same_text_at_once(tmp_path: Path) -> None:
+    (name,) = write_files(tmp_path, "some text, long enough to take a while\n" * 50_000)
+    arguments = command(f"data.source={name}", f"data.cache_dir={tmp_path / 'cache'}")
+    processes = [
+        subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)
+    ]
+    outputs = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert outputs[0][0] == outputs[1][0]
+    prepared, lines = prepare_files(tmp_path, [name])
+    assert lines == []
+    assert folders(tmp_path) == [prepared.folder.name]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
+def test_a_full_disk_is_one_line_and_leaves_no_half_made_cache(tmp_path: Path) -> None:
+    (name,) = write_files(tmp_path, "some text\n" * 50_000)
+    arguments = command(f"data.source={name}", f"data.cache_dir={tmp_path / 'cache'}")
+    limited = ["sh", "-c", 'ulimit -f 64; exec "$@"', "sh", *arguments]
+    result = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "error: data.cache_dir: cannot write prepared tokens" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert folders(tmp_path) == []
+
+
+def test_the_command_prints_what_it_did_and_where_in_any_locale(tmp_path: Path) -> None:
+    (name,) = write_files(tmp_path, "naïve — 你好 🙂\n" * 10)
+    text, recipe = tmp_path / "naïve 🙂.txt", tmp_path / "recipe.yaml"
+    Path(name).rename(text)
+    recipe.write_text(f"data:\n  source: {json.dumps(str(text), ensure_ascii=False)}\n", encoding="utf-8")
+    environment = os.environ | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    result = subprocess.run(
+        command(str(recipe), f"data.cache_dir={tmp_path / 'càche'}"),
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    output = result.stdout.decode("utf-8")
+    assert output.startswith(f"{text}: 1 document, ")
+    folder = tmp_path / "càche"
+    assert output.endswith(f"tokens in {next(folder.iterdir())}\n")
+
+
+def test_a_mistake_is_one_line_and_torch_is_not_loaded_for_it(tmp_path: Path) -> None:
+    program = (
+        "import sys; import data.prepare\n"
+        "from errors import UserError\n"
+        "try: data.prepare.main(sys.argv[1:])\n"
+        "except UserError as error: print(error)\n"
+        "print('torch' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, f"data.source={tmp_path / 'missing.txt'}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("data.source: there is no file")
+    assert lines[1:] == ["False"]
+
+
+def test_help_says_how_to_call_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "usage: python -m data.prepare" in capsys.readouterr().out
