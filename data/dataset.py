@@ -1,0 +1,100 @@
+"""Tokens to batches: random windows to train on, and every token in fixed order to evaluate on.
+
+Legend of shapes: B batch (windows), T `context_length` (or less, in the last window of an evaluation).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from data.prepare import PreparedData
+from data.tokenizer import TokenArray
+from errors import DataError
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A stretch of token ids, in memory or memory-mapped from a file."""
+
+    name: str
+    tokens: TokenArray
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def open_split(prepared: PreparedData, name: Literal["train", "val"]) -> Split:
+    """The split's tokens, read-only, mapped from the prepared file."""
+    tokens = np.memmap(prepared.tokens_path, dtype=prepared.dtype, mode="r")
+    boundary = prepared.train_tokens
+    return Split(name, tokens[:boundary] if name == "train" else tokens[boundary:])
+
+
+def check_long_enough(prepared: PreparedData, context_length: int) -> None:
+    """Raise `DataError` if a split is shorter than one window and the target of its last token."""
+    needed = context_length + 1
+    lengths = {"train": prepared.train_tokens, "val": prepared.val_tokens}
+    name, length = min(lengths.items(), key=lambda item: item[1])
+    if length >= needed:
+        return
+    largest = length - 1
+    advice = [f"set model.context_length to {largest} or less"] if largest >= 1 else []
+    if prepared.num_tokens >= 2 * needed:
+        advice.append(f"change data.val_fraction so that both splits have {needed} tokens")
+    advice.append("use a longer text")
+    raise DataError(
+        f"data.source={prepared.title}: the text is too short: its {name} split has {length} tokens, but "
+        f"model.context_length={context_length} needs {needed} (context_length + 1); {', or '.join(advice)}"
+    )
+
+
+def draw_starts(generator: torch.Generator, num_windows: int, batch_size: int) -> torch.Tensor:
+    """Starts of random windows, each of `num_windows` equally likely, with replacement. Shape (B,), int64."""
+    return torch.randint(num_windows, (batch_size,), generator=generator)
+
+
+def windows_at(split: Split, starts: torch.Tensor, context_length: int) -> Batch:
+    """The windows that begin at `starts` (B,), and these shifted by one: idx and targets, (B, T), int64."""
+    offsets = np.arange(context_length + 1)
+    block = torch.from_numpy(split.tokens[starts.numpy()[:, None] + offsets].astype(np.int64))  # (B, T + 1)
+    return block[:, :-1].contiguous(), block[:, 1:].contiguous()  # (B, T)
+
+
+def sample_batch(split: Split, generator: torch.Generator, batch_size: int, context_length: int) -> Batch:
+    """Random windows of the split: idx and targets, (B, T), int64. Only `generator` decides which.
+
+    The split must be longer than `context_length` (`check_long_enough`).
+    """
+    starts = draw_starts(generator, len(split) - context_length, batch_size)
+    return windows_at(split, starts, context_length)
+
+
+def evaluation_windows(
+    split: Split, context_length: int, batch_size: int, max_tokens: int | None = None
+) -> Iterator[Batch]:
+    """All windows of the split in order, without overlap: idx and targets, (B, T), int64.
+
+    Every token but the first is a target exactly once, or the first `max_tokens` of these. What does not fill
+    a window comes last, as a batch of one shorter window.
+    """
+    num_targets = max(len(split) - 1, 0)
+    if max_tokens is not None:
+        num_targets = min(num_targets, max_tokens)
+    num_windows = num_targets // context_length
+    for first in range(0, num_windows, batch_size):
+        size = min(batch_size, num_windows - first)
+        yield _shifted(split, first * context_length, rows=size, length=context_length)
+    rest = num_targets - num_windows * context_length
+    if rest:
+        yield _shifted(split, num_windows * context_length, rows=1, length=rest)
+
+
+def _shifted(split: Split, start: int, *, rows: int, length: int) -> Batch:
+    """Adjacent windows from `start` on: inputs and targets, (rows, length)."""
+    block = torch.from_numpy(split.tokens[start : start + rows * length + 1].astype(np.int64))
+    return block[:-1].view(rows, length), block[1:].view(rows, length)
