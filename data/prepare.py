@@ -51,12 +51,7 @@ from data.tokenizer import (
     Tokenizer,
     token_dtype,
 )
-from errors import run_command
-
-_USAGE = """usage: python -m data.prepare [RECIPE.yaml] [section.key=value …]
-
-Reads the text of a recipe, or stdlib without one, and keeps its tokens in data.cache_dir; trains nothing.
-Only the settings of the section data matter here; python train.py --help explains them."""
+from errors import ArgumentParser, run_command
 
 _SNAP_LIMIT = 1 << 20  # tokens searched on either side of the split, whatever the size of the text
 
@@ -235,12 +230,16 @@ def _progress(what: str, sources: list[Source], show: bool) -> Iterator[Callable
 
 def main(arguments: Sequence[str]) -> int:
     """Prepare the tokens of a recipe without training."""
-    if {"-h", "--help"} & set(arguments):
-        print(_USAGE)
-        return 0
-    has_recipe = bool(arguments) and "=" not in arguments[0]
-    recipe = Path(arguments[0]) if has_recipe else None
-    config = load_config(recipe, arguments[1:] if has_recipe else arguments)
+    parser = ArgumentParser(
+        prog="data.prepare",
+        usage="python -m data.prepare [RECIPE.yaml] [section.key=value ...]",
+        description="Read the text that data.source names and keep its tokens in data.cache_dir; train nothing.\n"
+        "Of the settings only those of the section data matter; python train.py --help explains them.",
+    )
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE.yaml", help="settings; without one the defaults")
+    overrides = [argument for argument in arguments if "=" in argument]
+    options = parser.parse_args([argument for argument in arguments if "=" not in argument])
+    config = load_config(None if options.recipe is None else local_path(options.recipe), overrides)
     prepared = prepare(config.data, report=_to_stderr, show_progress=sys.stderr.isatty())
     print(prepared.describe())
     print(f"tokens in {shown_path(prepared.folder)}")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from config.schema import DataConfig
 from data.prepare import PreparedData, main, prepare, split_boundary
-from errors import DataError
+from errors import DataError, UserError
 
 ROOT = Path(__file__).parent.parent
 Kind = Literal["char", "byte"]
@@ -287,5 +287,13 @@ def test_a_mistake_is_one_line_and_torch_is_not_loaded_for_it(tmp_path: Path) ->
 
 
 def test_help_says_how_to_call_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    assert "usage: python -m data.prepare" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    assert "usage: python -m data.prepare [RECIPE.yaml]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--fast"], ["a.yaml", "b.yaml"]])
+def test_what_the_command_does_not_know_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(UserError, match="command line: unrecognized arguments"):
+        main(arguments)

@@ -138,6 +138,12 @@ def test_binary_files_are_refused(tmp_path: Path, content: bytes) -> None:
         read_all(file_of(tmp_path, content))
 
 
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 1 << 20])
+def test_the_offset_of_a_binary_byte_is_right_wherever_a_chunk_ends(tmp_path: Path, chunk_bytes: int) -> None:
+    with pytest.raises(DataError, match=r"byte 3 \(counted from 0\) is 0x00"):
+        read_all(file_of(tmp_path, "你\0".encode()), chunk_bytes)
+
+
 def test_random_bytes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"not UTF-8|binary"):
         read_all(file_of(tmp_path, hashlib.shake_256(b"seed").digest(1 << 20)))
