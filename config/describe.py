@@ -152,8 +152,7 @@ def shown_name(key: str) -> str:
 def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """The one of `names` that `name` was probably meant to be, or None where none is near."""
     by_folded = {candidate.casefold(): candidate for candidate in names}
-    # Longer names are nobody's slip, and difflib takes quadratic time.
-    matches = get_close_matches(name[:100].casefold(), by_folded, n=1, cutoff=cutoff)
+    matches = get_close_matches(name.casefold(), by_folded, n=1, cutoff=cutoff)
     return by_folded[matches[0]] if matches else None
 
 

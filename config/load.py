@@ -137,7 +137,7 @@ def read_text(path: Path) -> str:
             content = file.read(MAX_RECIPE_BYTES + 1)
         if len(content) > MAX_RECIPE_BYTES:
             raise not_a_recipe(path, f"it has more than {MAX_RECIPE_BYTES} bytes")
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8")
     except FileNotFoundError as error:
         raise no_such_recipe(path) from error
     except IsADirectoryError as error:

@@ -83,7 +83,8 @@ def test_a_value_is_shown_as_yaml_spells_it_and_on_one_short_line():
     ]
     endless = [1]
     endless.append(endless)
-    for value in ("x" * 10**6, ["x" * 1000] * 1000, 10**4000, {1: endless}, endless):
+    wide = [[["x"] * 9] * 9] * 9
+    for value in (wide, "x" * 10**6, ["x" * 1000] * 1000, 10**4000, {1: endless}, endless):
         assert len(shown(value)) < 500
     assert [shown_name("model.x"), shown_name("a\nb")] == ["model.x", "'a\\nb'"]
 

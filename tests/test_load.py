@@ -200,10 +200,7 @@ def test_all_problems_are_reported_at_once_each_with_its_place(recipe):
         ),
         ("model: [1]", "model must be a section with settings such as model.architecture, got [1] ({path}:1)"),
         ("optim: {<<: {beta1: 0}}", "merge keys (<<) are not part of recipes; write the settings out ({path}:1)"),
-        (
-            "seed: {a: 1}",
-            f"seed must be an integer of at least 0 and at most {2**63 - 1}, got {{{{...}}}} ({{path}}:1)",
-        ),
+        ("optim: {beta1: {a: 1}}", "optim.beta1 must be a number of at least 0 and below 1, got {{...}} ({path}:1)"),
         ("- a", "{path}: not a recipe, it holds no settings such as 'seed: 1'; {hint}"),
         ("Once upon a time", "{path}: not a recipe, it holds no settings such as 'seed: 1'; {hint}"),
         ("x" * 100_001, "{path}: not a recipe, it has more than 100000 bytes; {hint}"),
@@ -261,7 +258,8 @@ def test_wrong_plain_values_are_reported_with_their_origin():
 def test_changed_settings_are_listed_with_both_values():
     new = load_config(None, ["seed=1", "optim.grad_clip=null"])
     assert changed_settings(Config(), new) == [("seed", 1337, 1), ("optim.grad_clip", 1.0, None)]
-    assert changed_settings(new, new) == []
+    again = load_config(None, ["seed=1", "optim.grad_clip=null", "optim.learning_rate=0.001"])
+    assert changed_settings(new, again) == []
 
 
 TEXTS = st.text(min_size=1).filter(lambda text: text.strip() and "\0" not in text)
