@@ -54,17 +54,21 @@ class Checkpoint:
     def make_model(self, device: torch.device) -> GPT:
         """The model with its weights, in evaluation mode. Raises `CheckpointError` where they do not fit."""
         model = GPT(self.config.model, self.tokenizer.vocab_size)
-        weights = {name.removeprefix("module.").removeprefix("_orig_mod."): w for name, w in self.model.items()}
-        expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
-        for name in sorted(expected.keys() | weights.keys()):
-            if name not in weights or name not in expected or weights[name].shape != expected[name]:
-                raise CheckpointError(f"{self.path}: weight {name!r} does not fit the model that its config describes")
-        model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
-        if not all(tensor.isfinite().all() for tensor in weights.values()):
-            raise CheckpointError(
-                f"{self.path}: the weights of step {self.step} are not finite; use an earlier checkpoint of the run"
-            )
+        model.load_state_dict(self.fitting_weights(model))
         return model.to(device).eval()
+
+    def fitting_weights(self, model: GPT) -> dict[str, Tensor]:
+        """The weights under the model's names, in fp32. Raises `CheckpointError` for others, or for nan among them."""
+        weights = {name.removeprefix("module.").removeprefix("_orig_mod."): w for name, w in self.model.items()}
+        expected = model.state_dict()
+        for name in sorted(expected.keys() | weights.keys()):
+            if name not in weights or name not in expected or weights[name].shape != expected[name].shape:
+                raise CheckpointError(f"{self.path}: weight {name!r} does not fit the model that its config describes")
+            if not weights[name].isfinite().all():
+                raise CheckpointError(
+                    f"{self.path}: weight {name!r} at step {self.step} is not finite; use an earlier checkpoint"
+                )
+        return {name: tensor.float() for name, tensor in weights.items()}
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -72,7 +76,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     content = {
         "kind": KIND,
         "format": FORMAT,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         **{key: value for key, value in vars(checkpoint).items() if key != "path"},
         "config": config_to_dict(checkpoint.config),
         "tokenizer": checkpoint.tokenizer.to_json(),
@@ -97,7 +101,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: not a checkpoint of this program; {other_checkpoints(path)}")
     if content.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path}: its format is {content.get('format')!r}, this program reads {FORMAT}; use the version that wrote it"
+            f"{path}: format {content.get('format')!r}, but this version reads {FORMAT}; use the one that wrote it"
         )
     names = Checkpoint.__dataclass_fields__.keys() - {"path"}
     missing = sorted(names - content.keys())

@@ -18,8 +18,8 @@ from model import GPT, KVCache
 class SamplingSettings:
     """How the next token is chosen: temperature first, then top_k, then top_p, then one draw from what is left.
 
-    temperature: above 1 flatter, below 1 sharper, 0 always the likeliest token. top_k: only the k likeliest (None: all).
-    top_p: only the likeliest tokens that together reach this probability (1: all).
+    temperature: above 1 flatter, below 1 sharper, 0 always the likeliest token. top_k: only the k likeliest
+    (None or 0: all). top_p: only the likeliest tokens that together reach this probability (1: all).
     """
 
     temperature: float = 0.8

@@ -43,6 +43,12 @@ class Optimizers:
             for group, rate in zip(member.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
 
+    @property
+    def learning_rate(self) -> float:
+        """AdamW's rate as it is set now."""
+        rate: float = self.members[-1].param_groups[0]["lr"]
+        return rate
+
     def step(self, scaler: torch.amp.GradScaler) -> None:
         """Update the weights once, and drop the gradients."""
         for member in self.members:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from config.load import config_to_yaml
 from config.schema import Config
+from data.sources import local_path
 from errors import CheckpointError, ConfigError
 
 
@@ -97,8 +98,11 @@ class RunFolder:
     def checkpoint_file(self, step: int) -> Path:
         return self.checkpoints / f"step_{step:08d}.pt"
 
-    def write_config(self, config: Config) -> None:
+    def start(self, config: Config, tokenizer_json: str) -> None:
+        """Write what describes the run, before its first checkpoint."""
+        self.checkpoints.mkdir(exist_ok=True)
         write_text(self.config_file, config_to_yaml(config))
+        write_text(self.tokenizer_file, tokenizer_json)
 
     def note_best(self, best: Best) -> None:
         """Record the best evaluation; its checkpoint is kept."""
@@ -127,7 +131,7 @@ class RunFolder:
         """The checkpoint file that `best`, `last` or a path names. Raises `CheckpointError` where it is missing."""
         files = checkpoint_files(self.checkpoints)
         if which not in ("best", "last"):
-            candidates = [Path(which), self.checkpoints / which]
+            candidates = [local_path(which), self.checkpoints / which]
             found = next((path for path in candidates if path.is_file()), None)
             if found is None:
                 raise CheckpointError(f"--checkpoint {which}: no such file; use best, last or one of {names_of(files)}")
@@ -202,7 +206,7 @@ def find_run(run: str | None, runs_dir: Path = Path("runs")) -> tuple[RunFolder,
     """
     if run is None:
         return newest_run(runs_dir), None
-    path = Path(run)
+    path = local_path(run)
     if path.is_file():
         return RunFolder(path.parent.parent), path
     folder = RunFolder(path)

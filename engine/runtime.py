@@ -46,7 +46,7 @@ class Runtime:
 
     def make_scaler(self) -> torch.amp.GradScaler:
         """Scales fp16 losses so that small gradients do not vanish; does nothing in other precisions."""
-        return torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        return torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16" and self.device.type == "cuda")
 
     def resolved(self, config: RuntimeConfig) -> RuntimeConfig:
         """The settings with every `auto` replaced by what was chosen, so that a resumed run keeps it."""
@@ -148,8 +148,8 @@ def device_name(device: torch.device) -> str:
     return str(device)
 
 
-def compile_model(model: nn.Module, runtime: Runtime, idx: Tensor) -> nn.Module:
-    """The model compiled for batches like `idx` (B, T), or the model itself, with a warning, where that fails.
+def compile_model(model: nn.Module, runtime: Runtime, shape: tuple[int, int]) -> nn.Module:
+    """The model compiled for batches of `shape` (B, T), or the model itself, with a warning, where that fails.
 
     Compilation happens at the first call, so one forward and backward pass is made here, with the random
     generators and the gradients put back as they were.
@@ -157,11 +157,15 @@ def compile_model(model: nn.Module, runtime: Runtime, idx: Tensor) -> nn.Module:
     if not runtime.compile:
         return model
     states = generator_states(runtime.device)
+    model.train()
     try:
         compiled = cast(nn.Module, torch.compile(model))
         with runtime.autocast():
-            compiled(idx).float().mean().backward()
-    except Exception as error:  # noqa: BLE001 - the compiler may fail in any way: no C++ compiler, no Triton, its own bugs
+            logits = compiled(torch.zeros(shape, dtype=torch.int64, device=runtime.device))
+        logits.float().mean().backward()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the compiler may fail in any way: no C++ compiler, no Triton, bugs
         lines = str(error).strip().splitlines() or [type(error).__name__]
         warnings.warn(f"torch.compile does not work here, training goes on without it: {lines[0]}", stacklevel=2)
         return model

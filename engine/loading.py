@@ -1,0 +1,74 @@
+"""A trained model, ready for use: where every command but training begins."""
+
+import argparse
+from dataclasses import dataclass
+
+from config.load import load_config
+from data.tokenizer import Tokenizer
+from engine.checkpoint import Checkpoint, load_checkpoint
+from engine.run_folder import find_run
+from engine.runtime import Runtime, choose_runtime
+from errors import ArgumentParser
+from model import GPT, count_parameters
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model with its weights, and what is needed to feed it."""
+
+    model: GPT  # in evaluation mode, on the runtime's device
+    tokenizer: Tokenizer
+    runtime: Runtime
+    checkpoint: Checkpoint
+
+    @property
+    def start_id(self) -> int:
+        """What a text begins with where there is no prompt."""
+        return int(self.checkpoint.data["start_id"])
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether the text had several documents, so that the model has learnt where one ends."""
+        return int(self.checkpoint.data["num_documents"]) > 1
+
+
+def load_model(
+    run: str | None = None,
+    *,
+    checkpoint: str = "best",
+    device: str = "auto",
+    precision: str = "auto",
+    threads: int | None = None,
+) -> TrainedModel:
+    """The model of a run: a run folder, a checkpoint file, or None for the newest run in `runs/`.
+
+    `checkpoint` is best, last or a file. Needs neither the text nor the cache that the model was trained with. Raises
+    `CheckpointError` for what is missing or damaged, `ConfigError` and `DeviceError` for settings.
+    """
+    overrides = [f"runtime.device={device}", f"runtime.precision={precision}"]
+    if threads is not None:
+        overrides.append(f"runtime.threads={threads}")
+    config = load_config(None, overrides).runtime
+    folder, file = find_run(run)
+    loaded = load_checkpoint(file or folder.find(checkpoint))
+    runtime = choose_runtime(config, count_parameters(loaded.config.model, loaded.tokenizer.vocab_size))
+    return TrainedModel(loaded.make_model(runtime.device), loaded.tokenizer, runtime, loaded)
+
+
+def add_run_options(parser: ArgumentParser) -> None:
+    """The options that every command on a trained run takes, besides RUN itself; see `load_from_options`."""
+    parser.add_argument("--checkpoint", default="best", metavar="best|last|PATH", help="which weights (best)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (auto)")
+    parser.add_argument("--precision", default="auto", help="auto, fp32, bf16 or fp16 (auto)")
+    parser.add_argument("--threads", type=int, help="CPU threads (torch's own choice)")
+
+
+def load_from_options(options: argparse.Namespace) -> TrainedModel:
+    """The model that the options of `add_run_options` and RUN name."""
+    return load_model(
+        options.run,
+        checkpoint=options.checkpoint,
+        device=options.device,
+        precision=options.precision,
+        threads=options.threads,
+    )

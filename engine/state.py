@@ -1,0 +1,143 @@
+"""All that changes while a run trains, and its way into a checkpoint and back.
+
+When to update, evaluate and save is the training loop's business.
+"""
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from config.schema import Config
+from data.prepare import PreparedData
+from engine.checkpoint import Checkpoint
+from engine.optim import Optimizers
+from engine.runtime import Runtime, generator_states, restore_generator_states
+from errors import CheckpointError
+from model import GPT
+
+OVERFITTING_EVALUATIONS = 3  # without a better val loss, before overfitting is pointed out
+
+
+@dataclass
+class Progress:
+    """How far a run has come."""
+
+    step: int = 0  # updates made
+    seconds: float = 0.0  # spent so far, in all its parts
+    best_step: int | None = None
+    best_val_loss: float = math.inf
+    train_loss_at_best: float = math.inf
+    evaluations_since_best: int = 0
+    overfitting_said: bool = False
+
+    def note_evaluation(self, val_loss: float, train_loss: float) -> None:
+        """Take note of an evaluation at the current step; a loss that is not a number is never the best."""
+        if val_loss < self.best_val_loss:
+            self.best_step, self.best_val_loss, self.train_loss_at_best = self.step, val_loss, train_loss
+            self.evaluations_since_best = 0
+        else:
+            self.evaluations_since_best += 1
+
+    def is_overfitting(self, train_loss: float) -> bool:
+        """Whether val loss has been rising for a while although train loss falls."""
+        return self.evaluations_since_best >= OVERFITTING_EVALUATIONS and train_loss < self.train_loss_at_best
+
+
+class TrainingState:
+    """Model, optimizers, scaler, generators and progress of one run, on the run's device."""
+
+    def __init__(self, config: Config, prepared: PreparedData, runtime: Runtime) -> None:
+        self.config = config
+        self.prepared = prepared
+        self.runtime = runtime
+        torch.manual_seed(config.seed)  # draws the weights and, later, dropout
+        self.windows = torch.Generator().manual_seed(config.seed)  # draws the batches
+        self.model = GPT(config.model, prepared.tokenizer.vocab_size).to(runtime.device)
+        self.optimizers = Optimizers(self.model, config.optim, runtime.device)
+        self.scaler = runtime.make_scaler()
+        self.progress = Progress()
+        self.losses = LossWatch(runtime.device)
+
+    def is_finished(self) -> bool:
+        """Whether the last step is done, or patience has run out."""
+        train, progress = self.config.train, self.progress
+        return progress.step >= train.max_steps or (
+            train.patience is not None and progress.evaluations_since_best >= train.patience
+        )
+
+    def checkpoint(self, file_sizes: dict[str, int]) -> Checkpoint:
+        """A snapshot that `restore` continues from. `file_sizes` are those of the files that the run appends to."""
+        data = {
+            "fingerprint": self.prepared.fingerprint,
+            "num_documents": self.prepared.num_documents,
+            "start_id": self.prepared.start_id,
+        }
+        return Checkpoint(
+            step=self.progress.step,
+            config=self.config,
+            tokenizer=self.prepared.tokenizer,
+            model=self.model.state_dict(),
+            data=data,
+            progress={**asdict(self.progress), "losses": self.losses.state(), "file_sizes": file_sizes},
+            optimizers=self.optimizers.state_dict(),
+            scaler=self.scaler.state_dict(),
+            generators={"windows": self.windows.get_state(), **generator_states(self.runtime.device)},
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take up where the checkpoint was made. Raises `CheckpointError` where it was trained on other data."""
+        if checkpoint.data["fingerprint"] != self.prepared.fingerprint:
+            raise CheckpointError(
+                f"{checkpoint.path}: was trained on another text than data.source={self.config.data.source} is now; "
+                "bring that text back, or start a new run"
+            )
+        self.model.load_state_dict(checkpoint.fitting_weights(self.model))
+        self.optimizers.load_state_dict(checkpoint.optimizers)
+        self.scaler.load_state_dict(checkpoint.scaler)
+        self.progress = Progress(**{field.name: checkpoint.progress[field.name] for field in fields(Progress)})
+        self.losses.restore(checkpoint.progress["losses"])
+        self.windows.set_state(checkpoint.generators["windows"])
+        restore_generator_states(checkpoint.generators, self.runtime.device)
+
+
+class LossWatch:
+    """The mean loss since it was last asked for, and the first step that was not finite.
+
+    Kept on the device, where looking at every loss would make a GPU wait for the CPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.sum = torch.zeros((), device=device)
+        self.steps = 0
+        self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=device)
+
+    def add(self, step: int, loss: Tensor, grad_norm: Tensor | None) -> None:
+        """Note one step. `grad_norm` is None where a scaler deals with gradients that overflow."""
+        self.sum += loss
+        self.steps += 1
+        finite = loss.isfinite() if grad_norm is None else loss.isfinite() & grad_norm.isfinite()
+        self.first_bad_step = torch.where(finite | (self.first_bad_step >= 0), self.first_bad_step, step)
+
+    def bad_step(self) -> int | None:
+        """The first step with a loss or gradient that is not finite, or None. Waits for the device."""
+        step = int(self.first_bad_step)
+        return step if step >= 0 else None
+
+    def take_mean(self) -> float:
+        """The mean loss of the steps since the last call, in nats per token. Waits for the device."""
+        mean = self.sum.item() / max(1, self.steps)
+        self.sum.zero_()
+        self.steps = 0
+        return mean
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` takes."""
+        return {"sum": self.sum.item(), "steps": self.steps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from an earlier `state`."""
+        self.sum.fill_(state["sum"])
+        self.steps = state["steps"]

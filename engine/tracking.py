@@ -1,0 +1,183 @@
+"""Where a run can be watched: the terminal, metrics.jsonl and samples.txt.
+
+What is measured, and when, is the training loop's business.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Never
+
+from tqdm import tqdm
+
+from engine.run_folder import RunFolder
+from errors import CheckpointError
+
+
+class Console:
+    """Tells a person on stderr how training goes: a bar on a terminal, plain lines elsewhere, little where `quiet`."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.shows_bar = sys.stderr.isatty() and not quiet
+        self.bar: tqdm[Never] | None = None
+
+    def start_bar(self, step: int, max_steps: int) -> None:
+        """Show the bar, where there is a terminal for it."""
+        if self.shows_bar:
+            self.bar = tqdm(initial=step, total=max_steps, unit="step", dynamic_ncols=True, smoothing=0.05)
+
+    def advance(self) -> None:
+        """One step is done."""
+        if self.bar is not None:
+            self.bar.update()
+
+    def show(
+        self,
+        step: int,
+        max_steps: int,
+        metrics: Mapping[str, float],
+        *,
+        best_val_loss: float | None,
+        seconds_left: float,
+    ) -> None:
+        """How it stands: an aligned line at an evaluation, and beside the bar, or as a line, between them."""
+        line = f"step {step:>{len(str(max_steps))}}/{max_steps}  train {metrics['train/loss']:.4f}"
+        rest = f"{metrics['perf/tokens_per_second']:,.0f} tokens/s  {duration(seconds_left)} left"
+        if "val/loss" in metrics:
+            mark = "best" if metrics["val/loss"] == best_val_loss else " " * 4
+            val = f"val {metrics['val/loss']:.4f} {mark}  {metrics['val/bits_per_char']:.3f} bits/char"
+            self.say(f"{line}  {val}  {rest}")
+        elif self.bar is None:
+            self.say(f"{line}  {rest}")
+        if self.bar is not None:
+            facts = {"loss": f"{metrics['train/loss']:.3f}", "lr": f"{metrics['optim/learning_rate']:.1e}"}
+            if best_val_loss is not None:
+                facts["val"] = f"{best_val_loss:.3f}"
+            facts["tokens/s"] = f"{metrics['perf/tokens_per_second']:,.0f}"
+            self.bar.set_postfix(facts, refresh=False)
+
+    def show_sample(self, text: str) -> None:
+        """What the model has just written, set apart from the lines about it."""
+        for line in text.splitlines():
+            self.say(f"    | {line}")
+
+    def say(self, line: str) -> None:
+        """A line that may be missed."""
+        if not self.quiet:
+            self.warn(line)
+
+    def warn(self, line: str) -> None:
+        """A line that is shown even where `quiet`; it stands above the bar."""
+        if self.bar is not None:
+            self.bar.write(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def stop_bar(self) -> None:
+        """Leave the bar as it is and go on below it."""
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+
+class AppendedFile:
+    """A text file of a run that only grows, and that a resumed run takes back to the length it had."""
+
+    def __init__(self, path: Path, size: int | None = None) -> None:
+        self.path = path
+        try:
+            self.file = path.open("a", encoding="utf-8", newline="")
+            if size is not None and size < self.file.tell():
+                self.file.truncate(size)
+        except OSError as error:
+            raise self.refused(error) from error
+
+    def write(self, text: str) -> None:
+        """Append `text`, and let readers see it at once."""
+        try:
+            self.file.write(text)
+            self.file.flush()
+        except OSError as error:
+            raise self.refused(error) from error
+
+    def synced_size(self) -> int:
+        """The size in bytes, all of them safely on the disk."""
+        os.fsync(self.file.fileno())
+        return os.fstat(self.file.fileno()).st_size
+
+    def close(self) -> None:
+        """No more is written."""
+        self.file.close()
+
+    def refused(self, error: OSError) -> CheckpointError:
+        """The error of a disk that does not take what is written."""
+        return CheckpointError(f"{self.path}: could not be written: {error.strerror or error}; make room and resume")
+
+
+class Tracker:
+    """Keeps the numbers and samples of a run. `sizes` are those of an earlier `sizes()`, where the run is resumed."""
+
+    def __init__(self, run: RunFolder, sizes: Mapping[str, int] | None = None) -> None:
+        sizes = sizes or {}
+        self.metrics = AppendedFile(run.metrics_file, sizes.get("metrics"))
+        self.samples = AppendedFile(run.samples_file, sizes.get("samples"))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep the metrics of a step."""
+        self.metrics.write(json.dumps({"step": step, **metrics}) + "\n")
+
+    def sample(self, step: int, text: str) -> None:
+        """Keep what the model wrote at a step."""
+        self.samples.write(f"--- step {step} ---\n{text}\n\n")
+
+    def sizes(self) -> dict[str, int]:
+        """How much has been kept so far; belongs into the checkpoint, so that a resumed run repeats no line."""
+        return {"metrics": self.metrics.synced_size(), "samples": self.samples.synced_size()}
+
+    def close(self) -> None:
+        """The run ends here."""
+        self.metrics.close()
+        self.samples.close()
+
+
+class Stopwatch:
+    """Measures how fast training is, without the time spent on other things, and when it will be over."""
+
+    def __init__(self, step: int) -> None:
+        self.first_step = step
+        self.start = self.last = time.perf_counter()
+        self.paused = 0.0
+
+    def seconds_left(self, step: int, max_steps: int) -> float:
+        """At the speed so far, pauses included."""
+        elapsed = time.perf_counter() - self.start
+        return elapsed / max(1, step - self.first_step) * (max_steps - step)
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """What happens inside does not count."""
+        start = time.perf_counter()
+        yield
+        self.paused += time.perf_counter() - start
+
+    def lap(self) -> float:
+        """Seconds since the last lap, pauses left out."""
+        now = time.perf_counter()
+        seconds = now - self.last - self.paused
+        self.last, self.paused = now, 0.0
+        return seconds
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people read them: 42 s, 3:05, 2:03:05."""
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,394 @@
+"""Train a GPT on a text: a YAML recipe in, a run folder out.
+
+The loop is `Trainer.train`; above it stands what leads to it, below it what it calls. How a model, a batch or a
+checkpoint is made is not this file's business.
+"""
+
+import time
+
+PROCESS_STARTED = time.perf_counter()  # before anything slow is imported
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.load import changed_settings, config_to_yaml, describe_settings, load_config
+from config.schema import Config
+from data.sources import local_path
+from engine.run_folder import RunFolder, create_run, find_run
+from errors import EXIT_INTERRUPTED, ArgumentParser, ConfigError, UserError, command_boundary, run_command
+
+QUICKSTART = Path(__file__).parent / "config" / "quickstart.yaml"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the command line asks for."""
+
+    config: Config
+    stem: str  # names the run where the config does not
+    resumed: RunFolder | None
+    checkpoint: Path | None  # to resume from
+    overwrite: bool
+    dry_run: bool
+    quiet: bool
+
+
+def read_command_line(arguments: Sequence[str]) -> Order:
+    """The order that the arguments give. Raises `UserError` for mistakes in them or in the recipe."""
+    overrides = [argument for argument in arguments if is_override(argument)]
+    parser = ArgumentParser(
+        prog="train.py",
+        usage="python train.py [RECIPE.yaml] [section.key=value ...] [--resume RUN] [--overwrite] [--dry-run]",
+        description="Train a small GPT on a text. Without a recipe: config/quickstart.yaml.",
+        epilog=describe_settings(),
+    )
+    parser.add_argument("recipe", nargs="?", type=local_path, metavar="RECIPE.yaml", help="settings of the run")
+    parser.add_argument("--resume", metavar="RUN", help="go on with this run (a run folder or a checkpoint file)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run of the same name")
+    parser.add_argument("--dry-run", action="store_true", help="show settings, data, size and duration; train nothing")
+    parser.add_argument("--quiet", action="store_true", help="show the result and warnings only")
+    options = parser.parse_args([argument for argument in arguments if not is_override(argument)])
+    run = checkpoint = None
+    recipe = options.recipe or QUICKSTART
+    if options.resume is not None:
+        if options.recipe or options.overwrite:
+            surplus = options.recipe or "--overwrite"
+            raise UserError(f"command line: --resume goes on with the run's own settings, so {surplus} must go")
+        run, checkpoint = find_run(options.resume)
+        checkpoint = checkpoint or run.find("last")
+        recipe = run.config_file
+    return Order(
+        config=load_config(recipe, overrides),
+        stem=recipe.stem,
+        resumed=run,
+        checkpoint=checkpoint,
+        overwrite=options.overwrite,
+        dry_run=options.dry_run,
+        quiet=options.quiet,
+    )
+
+
+def is_override(argument: str) -> bool:
+    """Whether an argument is a setting, `section.key=value` or `--section.key=value`, and not an option or a recipe."""
+    name, equals, _ = argument.removeprefix("--").partition("=")
+    if argument.startswith("--"):
+        return bool(equals) and ("." in name or name.replace("-", "_") in Config.model_fields)
+    return bool(equals)
+
+
+if __name__ == "__main__":
+    # A mistake in the recipe is reported at once, not after the seconds that torch takes to load.
+    with command_boundary() as early_arguments:
+        read_command_line(early_arguments)
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from data.dataset import check_long_enough, open_split, sample_batch
+from data.prepare import PreparedData, prepare
+from engine.checkpoint import load_checkpoint, save_to_run
+from engine.generation import SamplingSettings, generate, sample_generator
+from engine.optim import rate_factor
+from engine.runtime import Runtime, choose_runtime, compile_model
+from engine.state import TrainingState
+from engine.stopping import StopRequest, explain_out_of_memory
+from engine.tracking import Console, Stopwatch, Tracker, duration
+from evaluate import evaluate
+from model import count_parameters, next_token_loss
+
+SAMPLE_TOKENS = 200  # of the text written at each evaluation
+DRY_RUN_STEPS = 3  # timed for the estimate
+# What a resumed run cannot change: its weights, its optimizer or its draws depend on it.
+FIXED_SETTINGS = ("name", "runs_dir", "seed", "model.", "data.tokenizer", "data.val_fraction", "optim.optimizer")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command: from the order to the trained run."""
+    order = read_command_line(arguments)
+    console = Console(quiet=order.quiet)
+    resumed = load_checkpoint(order.checkpoint) if order.checkpoint else None
+    if resumed is not None:
+        report_changes(resumed.config, order.config, console)
+    prepared = prepare(order.config.data, report=console.say, show_progress=console.shows_bar)
+    check_long_enough(prepared, order.config.model.context_length)
+    check_prompt(order.config, prepared)
+    num_parameters = count_parameters(order.config.model, prepared.tokenizer.vocab_size)
+    runtime = choose_runtime(order.config.runtime, num_parameters)
+    config = order.config.model_copy(update={"runtime": runtime.resolved(order.config.runtime)})
+    describe(config, prepared, runtime, num_parameters, console)
+    with explain_out_of_memory(config):
+        state = TrainingState(config, prepared, runtime)
+        if resumed is not None:
+            state.restore(resumed)
+        trainer = Trainer(state, console)
+        if order.dry_run:
+            print(config_to_yaml(config), end="")
+            print(f"\nestimated duration: {duration(trainer.estimate_seconds())}")
+            return 0
+        if order.resumed is None:
+            run = create_run(local_path(config.runs_dir), config.name, order.stem, overwrite=order.overwrite)
+        elif state.is_finished():
+            print(f"{order.resumed.path}: finished already at step {state.progress.step}; go on with train.max_steps=N")
+            return 0
+        else:
+            run = order.resumed
+        trainer.run(run, file_sizes=resumed.progress["file_sizes"] if resumed else None)
+    say_goodbye(run, state)
+    return 0 if state.is_finished() else EXIT_INTERRUPTED
+
+
+def report_changes(old: Config, new: Config, console: Console) -> None:
+    """Say which settings a resumed run changes. Raises `ConfigError` for those that it cannot."""
+    changes = changed_settings(old, new)
+    refused = [
+        f"{key} is {before!r} in this run and cannot become {after!r} on resume; start a new run for that"
+        for key, before, after in changes
+        if key.startswith(FIXED_SETTINGS)
+    ]
+    if refused:
+        raise ConfigError("\n".join(refused))
+    for key, before, after in changes:
+        console.say(f"changed  {key}: {before!r} -> {after!r}")
+
+
+def check_prompt(config: Config, prepared: PreparedData) -> None:
+    """Raise `ConfigError` for a `train.sample_prompt` that the tokenizer does not know."""
+    unknown = prepared.tokenizer.unknown(config.train.sample_prompt or "")
+    if unknown:
+        characters = ", ".join(repr(character) for character in sorted({character for _, character in unknown}))
+        raise ConfigError(
+            f"train.sample_prompt is {config.train.sample_prompt!r}, but the text does not contain {characters}; "
+            "use characters of the text, or data.tokenizer=byte"
+        )
+
+
+def describe(config: Config, prepared: PreparedData, runtime: Runtime, num_parameters: int, console: Console) -> None:
+    """Say what is going to be trained, on what, and where."""
+    model = config.model
+    for line in prepared.describe().splitlines():
+        console.say(f"data     {line}")
+    console.say(
+        f"model    {model.architecture}, {model.num_layers} layers, {model.num_heads} heads, d_model {model.d_model}, "
+        f"context_length {model.context_length}: {num_parameters:,} parameters"
+    )
+    console.say(f"device   {runtime.describe()}")
+
+
+def say_goodbye(run: RunFolder, state: TrainingState) -> None:
+    """The result on stdout, and what to do with it."""
+    config, progress = state.config, state.progress
+    if progress.step >= config.train.max_steps:
+        ending = "finished"
+    elif state.is_finished():
+        ending = f"stopped after {config.train.patience} evaluations without a better val loss,"
+    else:
+        ending = "interrupted"
+    best = ""
+    if progress.best_step is not None:
+        best = f"; best val loss {progress.best_val_loss:.4f} at step {progress.best_step}"
+    print(f"{ending} at step {progress.step} after {duration(progress.seconds)}{best}")
+    print(f"run      {run.path}")
+    if progress.best_step is not None:
+        print(f"sample   {command('sample.py', run.path)}")
+    more = [] if not state.is_finished() else [f"train.max_steps={2 * config.train.max_steps}"]
+    print(f"resume   {command('train.py', '--resume', run.path, *more)}", flush=True)
+
+
+def command(script: str, *arguments: object) -> str:
+    """A command line that can be pasted into a shell."""
+    return shlex.join(["python", script, *map(str, arguments)])
+
+
+class Trainer:
+    """Takes a run from its state to its end, and keeps what it learns in the run folder."""
+
+    folder: RunFolder
+    tracker: Tracker
+
+    def __init__(self, state: TrainingState, console: Console) -> None:
+        self.state = state
+        self.config = state.config
+        self.progress = state.progress
+        self.console = console
+        self.train_split = open_split(state.prepared, "train")
+        self.val_split = open_split(state.prepared, "val")
+        self.started = PROCESS_STARTED - state.progress.seconds  # as if the run had never been interrupted
+        self.stopwatch = Stopwatch(state.progress.step)
+        self.saved_step: int | None = None
+
+    def run(self, folder: RunFolder, *, file_sizes: dict[str, int] | None) -> None:
+        """Train within a run folder. `file_sizes` come from the checkpoint of a run that is resumed."""
+        folder.start(self.config, self.state.prepared.tokenizer.to_json())
+        self.folder = folder
+        self.tracker = Tracker(folder, file_sizes)
+        self.console.say(f"run      {folder.path}")
+        try:
+            with StopRequest(self.console.warn) as stop:
+                if file_sizes is None:
+                    self.save()  # so that a run can be resumed from its first moment on
+                self.console.start_bar(self.progress.step, self.config.train.max_steps)
+                self.train(stop)
+        finally:
+            self.console.stop_bar()
+            self.tracker.close()
+
+    def train(self, stop: StopRequest) -> None:
+        """The training loop: update, log, evaluate and save, until the last step or until somebody asks to stop."""
+        train, state, progress = self.config.train, self.state, self.progress
+        forward = compile_model(state.model, state.runtime, (train.batch_size, self.config.model.context_length))
+        self.stopwatch = Stopwatch(progress.step)
+        while not state.is_finished() and not stop.requested:
+            grad_norm = self.update(forward)
+            self.console.advance()
+
+            # What there is to tell and to keep. Nothing below touches the generators of training.
+            step = progress.step
+            evaluates = step == train.max_steps or step % train.eval_interval == 0
+            logs = evaluates or step % train.log_interval == 0
+            saves = evaluates or (train.checkpoint_interval is not None and step % train.checkpoint_interval == 0)
+            if logs or saves or state.runtime.device.type == "cpu":
+                self.check_finite()
+            if logs:
+                metrics = self.training_metrics(grad_norm)
+                if evaluates:
+                    metrics |= self.evaluate(metrics["train/loss"])
+                self.log(metrics)
+            if evaluates:
+                self.write_sample()
+            if saves:
+                self.save()
+        if self.saved_step != progress.step:
+            self.check_finite()
+            self.save()
+
+    def update(self, forward: nn.Module) -> torch.Tensor:
+        """One step: the mean gradient of all micro-steps, then one update of the weights. Returns the gradient norm."""
+        train, state = self.config.train, self.state
+        state.model.train()
+        state.optimizers.set_rate(rate_factor(self.progress.step, train.max_steps, self.config.optim))
+        step_loss = torch.zeros((), device=state.runtime.device)
+        for _ in range(train.grad_accum_steps):
+            idx, targets = self.next_batch()
+            with state.runtime.autocast():
+                loss = next_token_loss(forward(idx), targets) / train.grad_accum_steps
+            torch.autograd.backward(state.scaler.scale(loss))
+            step_loss += loss.detach()
+        state.optimizers.unscale(state.scaler)
+        grad_norm = clip_grad_norm_(state.model.parameters(), self.config.optim.grad_clip or float("inf"))
+        state.optimizers.step(state.scaler)
+        self.progress.step += 1
+        state.losses.add(self.progress.step, step_loss, None if state.scaler.is_enabled() else grad_norm)
+        return grad_norm
+
+    def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Random windows of the training split on the device: idx and targets, (B, T)."""
+        train, context_length = self.config.train, self.config.model.context_length
+        idx, targets = sample_batch(self.train_split, self.state.windows, train.batch_size, context_length)
+        device = self.state.runtime.device
+        if device.type == "cuda":  # from pinned memory the copy runs beside the computation
+            idx, targets = idx.pin_memory(), targets.pin_memory()
+        return idx.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+
+    def check_finite(self) -> None:
+        """Raise `UserError` where a loss or gradient was not finite; the weights since then are never saved."""
+        bad_step = self.state.losses.bad_step()
+        if bad_step is None:
+            return
+        last = self.folder.find("last")
+        lower = f"optim.learning_rate={self.config.optim.learning_rate / 4:g}"
+        raise UserError(
+            f"step {bad_step}: the loss or a gradient is not finite; the last good checkpoint is {last}; "
+            f"go on from it more carefully, say: {command('train.py', '--resume', self.folder.path, lower)}"
+        )
+
+    def training_metrics(self, grad_norm: torch.Tensor) -> dict[str, float]:
+        """What the steps since the last call have shown."""
+        train = self.config.train
+        tokens = self.state.losses.steps * train.grad_accum_steps * train.batch_size * self.config.model.context_length
+        loss = self.state.losses.take_mean()  # waits for the device, so the clock is read after it
+        return {
+            "train/loss": loss,
+            "optim/learning_rate": self.state.optimizers.learning_rate,
+            "optim/grad_norm": grad_norm.item(),
+            "perf/tokens_per_second": tokens / max(self.stopwatch.lap(), 1e-9),
+        }
+
+    def evaluate(self, train_loss: float) -> dict[str, float]:
+        """Measure val loss, and note whether it is the best so far."""
+        state, max_tokens = self.state, self.config.train.eval_tokens
+        with self.stopwatch.pause():
+            result = evaluate(
+                state.model, self.val_split, state.prepared.tokenizer, state.runtime, max_tokens=max_tokens
+            )
+        self.progress.note_evaluation(result.loss, train_loss)
+        return {"val/loss": result.loss, "val/bits_per_char": result.bits_per_char}
+
+    def log(self, metrics: dict[str, float]) -> None:
+        """Keep the metrics of this step, and show them."""
+        progress, max_steps = self.progress, self.config.train.max_steps
+        progress.seconds = time.perf_counter() - self.started
+        self.tracker.log(progress.step, {**metrics, "perf/seconds": progress.seconds})
+        self.console.show(
+            progress.step,
+            max_steps,
+            metrics,
+            best_val_loss=progress.best_val_loss if progress.best_step is not None else None,
+            seconds_left=self.stopwatch.seconds_left(progress.step, max_steps),
+        )
+        if "val/loss" in metrics and progress.is_overfitting(metrics["train/loss"]):
+            progress.overfitting_said = True
+            self.console.warn(
+                f"hint     val loss has risen since step {progress.best_step} while train loss falls: the model begins "
+                "to learn the text by heart. That step's checkpoint is kept as the best; more text, model.dropout or "
+                "a smaller model help, and train.patience stops in time"
+            )
+
+    @torch.no_grad()
+    def write_sample(self) -> None:
+        """Let the model write a little, the same way at every evaluation."""
+        prepared, prompt = self.state.prepared, self.config.train.sample_prompt or ""
+        ids = prepared.tokenizer.encode(prompt).tolist() or [prepared.start_id]
+        with self.stopwatch.pause():
+            self.state.model.eval()
+            written = generate(
+                self.state.model,
+                ids,
+                max_new_tokens=SAMPLE_TOKENS,
+                settings=SamplingSettings(),
+                generator=sample_generator(self.config.seed),
+                end_id=prepared.tokenizer.end_id,
+                stops_at_end=prepared.num_documents > 1,
+            )
+            text = prompt + prepared.tokenizer.decode(list(written))
+        self.tracker.sample(self.progress.step, text)
+        self.console.show_sample(text)
+
+    def save(self) -> None:
+        """Write a checkpoint of this moment."""
+        self.progress.seconds = time.perf_counter() - self.started
+        with self.stopwatch.pause():
+            checkpoint = self.state.checkpoint(self.tracker.sizes())
+            save_to_run(self.folder, checkpoint, keep=self.config.train.keep_checkpoints)
+        self.saved_step = self.progress.step
+
+    def estimate_seconds(self) -> float:
+        """How long the rest of the run will take, by its next few steps and one evaluation, which are made and lost."""
+        train, left = self.config.train, self.config.train.max_steps - self.progress.step
+        self.update(self.state.model)  # the first one is slower than the rest
+        self.stopwatch.lap()
+        for _ in range(DRY_RUN_STEPS):
+            self.update(self.state.model)
+        self.state.runtime.synchronize()
+        step_seconds = self.stopwatch.lap() / DRY_RUN_STEPS
+        evaluation_start = time.perf_counter()
+        self.evaluate(train_loss=0.0)
+        evaluation_seconds = time.perf_counter() - evaluation_start
+        return left * step_seconds + math.ceil(left / train.eval_interval) * evaluation_seconds
+
+
+if __name__ == "__main__":
+    run_command(main)
