@@ -369,3 +369,21 @@ def test_logits_on_a_gpu_equal_those_on_the_cpu(architecture: str) -> None:
     expected = model(some_ids())
     found = model.cuda()(some_ids().cuda()).cpu()
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "silent", "drops"),
+    [
+        ("gpt2", ("output", "down"), True),  # only the embeddings are left to drop
+        ("qwen3", ("output", "down"), False),
+        ("qwen3", ("output",), True),  # what the feed-forward part adds
+        ("qwen3", ("down",), True),  # what attention adds
+    ],
+)
+def test_dropout_acts_where_the_architecture_has_it(architecture: str, silent: tuple[str, ...], drops: bool) -> None:
+    model = make_model(architecture, dropout=0.5)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.split(".")[-2] in silent:
+                parameter.zero_()
+    assert torch.equal(model(some_ids()), model(some_ids())) is not drops
