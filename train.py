@@ -9,75 +9,14 @@ import time
 PROCESS_STARTED = time.perf_counter()  # before anything slow is imported
 
 import math
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from config.load import changed_settings, config_to_yaml, describe_settings, load_config
+from config.load import changed_settings, config_to_yaml
 from config.schema import Config
 from data.sources import local_path
-from engine.run_folder import RunFolder, create_run, find_run
-from errors import EXIT_INTERRUPTED, ArgumentParser, ConfigError, UserError, command_boundary, run_command
-
-QUICKSTART = Path(__file__).parent / "config" / "quickstart.yaml"
-
-
-@dataclass(frozen=True)
-class Order:
-    """What the command line asks for."""
-
-    config: Config
-    stem: str  # names the run where the config does not
-    resumed: RunFolder | None
-    checkpoint: Path | None  # to resume from
-    overwrite: bool
-    dry_run: bool
-    quiet: bool
-
-
-def read_command_line(arguments: Sequence[str]) -> Order:
-    """The order that the arguments give. Raises `UserError` for mistakes in them or in the recipe."""
-    overrides = [argument for argument in arguments if is_override(argument)]
-    parser = ArgumentParser(
-        prog="train.py",
-        usage="python train.py [RECIPE.yaml] [section.key=value ...] [--resume RUN] [--overwrite] [--dry-run]",
-        description="Train a small GPT on a text. Without a recipe: config/quickstart.yaml.",
-        epilog=describe_settings(),
-    )
-    parser.add_argument("recipe", nargs="?", type=local_path, metavar="RECIPE.yaml", help="settings of the run")
-    parser.add_argument("--resume", metavar="RUN", help="go on with this run (a run folder or a checkpoint file)")
-    parser.add_argument("--overwrite", action="store_true", help="replace the run of the same name")
-    parser.add_argument("--dry-run", action="store_true", help="show settings, data, size and duration; train nothing")
-    parser.add_argument("--quiet", action="store_true", help="show the result and warnings only")
-    options = parser.parse_args([argument for argument in arguments if not is_override(argument)])
-    run = checkpoint = None
-    recipe = options.recipe or QUICKSTART
-    if options.resume is not None:
-        if options.recipe or options.overwrite:
-            surplus = options.recipe or "--overwrite"
-            raise UserError(f"command line: --resume goes on with the run's own settings, so {surplus} must go")
-        run, checkpoint = find_run(options.resume)
-        checkpoint = checkpoint or run.find("last")
-        recipe = run.config_file
-    return Order(
-        config=load_config(recipe, overrides),
-        stem=recipe.stem,
-        resumed=run,
-        checkpoint=checkpoint,
-        overwrite=options.overwrite,
-        dry_run=options.dry_run,
-        quiet=options.quiet,
-    )
-
-
-def is_override(argument: str) -> bool:
-    """Whether an argument is a setting, `section.key=value` or `--section.key=value`, and not an option or a recipe."""
-    name, equals, _ = argument.removeprefix("--").partition("=")
-    if argument.startswith("--"):
-        return bool(equals) and ("." in name or name.replace("-", "_") in Config.model_fields)
-    return bool(equals)
-
+from engine.command_line import command, read_command_line
+from engine.run_folder import RunFolder, create_run
+from errors import EXIT_INTERRUPTED, ConfigError, UserError, command_boundary, run_command
 
 if __name__ == "__main__":
     # A mistake in the recipe is reported at once, not after the seconds that torch takes to load.
@@ -132,7 +71,8 @@ def main(arguments: Sequence[str]) -> int:
         if order.resumed is None:
             run = create_run(local_path(config.runs_dir), config.name, order.stem, overwrite=order.overwrite)
         elif state.is_finished():
-            print(f"{order.resumed.path}: finished already at step {state.progress.step}; go on with train.max_steps=N")
+            more = command("train.py", "--resume", order.resumed.path, *going_on(state))
+            print(f"{order.resumed.path}: finished already at step {state.progress.step}; to go on: {more}")
             return 0
         else:
             run = order.resumed
@@ -194,13 +134,16 @@ def say_goodbye(run: RunFolder, state: TrainingState) -> None:
     print(f"run      {run.path}")
     if progress.best_step is not None:
         print(f"sample   {command('sample.py', run.path)}")
-    more = [] if not state.is_finished() else [f"train.max_steps={2 * config.train.max_steps}"]
-    print(f"resume   {command('train.py', '--resume', run.path, *more)}", flush=True)
+    print(f"resume   {command('train.py', '--resume', run.path, *going_on(state))}", flush=True)
 
 
-def command(script: str, *arguments: object) -> str:
-    """A command line that can be pasted into a shell."""
-    return shlex.join(["python", script, *map(str, arguments)])
+def going_on(state: TrainingState) -> list[str]:
+    """The settings that a finished run must change to go on, none where it is not finished."""
+    train, progress = state.config.train, state.progress
+    more = [f"train.max_steps={2 * train.max_steps}"] if progress.step >= train.max_steps else []
+    if train.patience is not None and progress.evaluations_since_best >= train.patience:
+        more.append("train.patience=null")
+    return more
 
 
 class Trainer:

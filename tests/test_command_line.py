@@ -1,0 +1,83 @@
+"""Command lines, read and written."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.command_line import ROOT, command, is_override, read_command_line, split_arguments
+from engine.run_folder import RunFolder
+from errors import UserError
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["train.max_steps=5", "--train.max_steps=5", "seed=1", "--seed=1", "--runs-dir=x", "data.source=a/b=c.txt"],
+)
+def test_a_setting_is_told_from_an_option(argument: str) -> None:
+    assert is_override(argument)
+
+
+@pytest.mark.parametrize("argument", ["recipe.yaml", "--resume", "--resume=runs/a", "--quiet", "runs/lr=3/recipe.yaml"])
+def test_an_option_or_a_path_is_told_from_a_setting(argument: str) -> None:
+    assert not is_override(argument)
+
+
+def test_a_run_may_have_an_equals_sign_in_its_name() -> None:
+    rest, overrides = split_arguments(["--resume", "lr=3", "seed=1", "a/lr=3.yaml"])
+    assert rest == ["--resume", "lr=3", "a/lr=3.yaml"]
+    assert overrides == ["seed=1"]
+
+
+def test_without_a_recipe_the_quickstart_is_meant() -> None:
+    order = read_command_line([])
+    assert order.stem == "quickstart"
+    assert order.config.data.source == "stdlib"
+    assert order.resumed is order.checkpoint is None
+
+
+def test_the_last_of_two_settings_wins_over_the_recipe() -> None:
+    order = read_command_line(["optim.learning_rate=1", "--optim.learning_rate=1e-4", "--dry-run"])
+    assert order.config.optim.learning_rate == 1e-4
+    assert order.dry_run
+
+
+def test_a_run_to_resume_brings_its_own_settings_and_its_last_checkpoint(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "my run")
+    run.checkpoints.mkdir(parents=True)
+    run.config_file.write_text("seed: 7\n", encoding="utf-8")
+    for step in (3, 20):
+        run.checkpoint_file(step).touch()
+    order = read_command_line(["--resume", str(run.path), "train.max_steps=50"])
+    assert (order.config.seed, order.config.train.max_steps) == (7, 50)
+    assert order.resumed == run
+    assert order.checkpoint == run.checkpoint_file(20)
+
+
+@pytest.mark.parametrize("more", [["recipe.yaml"], ["--overwrite"]])
+def test_a_run_to_resume_takes_no_recipe_and_is_not_overwritten(tmp_path: Path, more: list[str]) -> None:
+    with pytest.raises(UserError, match=f"{more[0]} must go"):
+        read_command_line(["--resume", str(tmp_path), *more])
+
+
+def test_a_command_can_be_pasted_into_a_shell_wherever_one_is(tmp_path: Path) -> None:
+    """`python` need not be the interpreter with the libraries, and the scripts lie where they lie."""
+    script = "import sys; sys.path.insert(0, sys.argv[1]); from engine.command_line import command as c; "
+    script += "print(c('sample.py', \"runs/it's me\"))"
+    printed = subprocess.run(
+        [sys.executable, "-c", script, str(ROOT)], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    interpreter, path, run = shlex.split(printed)
+    assert Path(path) == ROOT / "sample.py"
+    assert run == "runs/it's me"
+    has_numpy = subprocess.run([interpreter, "-c", "import numpy"], check=False)
+    assert has_numpy.returncode == 0
+
+
+def test_a_command_is_short_where_that_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert command("train.py", "--resume", Path("runs") / "a") == "python train.py --resume runs/a"
