@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from data.sources import local_path
@@ -25,6 +26,8 @@ def main(arguments: Sequence[str]) -> int:
     settings = SamplingSettings(options.temperature, options.top_k, options.top_p)
     prompt = read_prompt(options)
     trained = load_from_options(options)
+    if (options.device, options.precision) != ("auto", "auto"):  # what was asked for is not always what is best
+        print(f"device   {trained.runtime.describe()}", file=sys.stderr)
     ids = encode_prompt(trained, prompt)
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
     stops_at_end = trained.has_documents and not options.ignore_end
@@ -40,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         for piece in pieces:
             print(piece, end="", flush=True)
     else:
-        write_text(options.out, "".join(pieces))
+        write_output(options.out, "".join(pieces))
         print(f"written to {options.out}", file=sys.stderr)
     return 0
 
@@ -72,7 +75,19 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
             raise UserError(f"--{name.replace('_', '-')} must be {lowest} or more, got {value}")
     if options.out is not None and not options.out.parent.is_dir():
         raise UserError(f"--out {options.out}: there is no folder {options.out.parent}; make it first")
+    if options.out is not None and options.out.is_dir():
+        raise UserError(f"--out {options.out}: this is a folder; name a file in it")
     return options
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write the samples to a file, whole or not at all; to a pipe or a device such as /dev/stdout as they are."""
+    path = path.resolve()  # a link is followed, not replaced
+    if path.is_file() or not path.exists():
+        write_text(path, text)
+        return
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
 
 
 def read_prompt(options: argparse.Namespace) -> str:
