@@ -9,6 +9,7 @@ import time
 PROCESS_STARTED = time.perf_counter()  # before anything slow is imported
 
 import math
+import shlex
 from collections.abc import Sequence
 
 from config.load import changed_settings, config_to_yaml
@@ -30,6 +31,7 @@ from torch.nn.utils import clip_grad_norm_
 from data.dataset import check_long_enough, open_split, sample_batch
 from data.prepare import PreparedData, prepare
 from engine.checkpoint import load_checkpoint, save_to_run
+from engine.dashboard import start_dashboard, wandb_mode
 from engine.generation import SamplingSettings, generate, sample_generator
 from engine.optim import rate_factor
 from engine.runtime import Runtime, choose_runtime, compile_model
@@ -58,6 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     num_parameters = count_parameters(order.config.model, prepared.tokenizer.vocab_size)
     runtime = choose_runtime(order.config.runtime, num_parameters)
     config = order.config.model_copy(update={"runtime": runtime.resolved(order.config.runtime)})
+    wandb_mode(config)  # a wrong WANDB_MODE is reported before there is a run folder
     describe(config, prepared, runtime, num_parameters, console)
     with explain_out_of_memory(config):
         state = TrainingState(config, prepared, runtime)
@@ -76,9 +79,9 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         else:
             run = order.resumed
-        trainer.run(run, file_sizes=resumed.progress["file_sizes"] if resumed else None)
+        exit_code = trainer.run(run, file_sizes=resumed.progress["file_sizes"] if resumed else None)
     say_goodbye(run, state)
-    return 0 if state.is_finished() else EXIT_INTERRUPTED
+    return exit_code
 
 
 def report_changes(old: Config, new: Config, console: Console) -> None:
@@ -132,6 +135,8 @@ def say_goodbye(run: RunFolder, state: TrainingState) -> None:
         best = f"; best val loss {progress.best_val_loss:.4f} at step {progress.best_step}"
     print(f"{ending} at step {progress.step} after {duration(progress.seconds)}{best}")
     print(f"run      {run.path}")
+    if any(run.path.glob("wandb/*run-*")):
+        print(f"curves   {shlex.join(['wandb', 'leet', str(run.path / 'wandb')])}")
     if progress.best_step is not None:
         print(f"sample   {command('sample.py', run.path)}")
     print(f"resume   {command('train.py', '--resume', run.path, *going_on(state))}", flush=True)
@@ -163,21 +168,24 @@ class Trainer:
         self.stopwatch = Stopwatch(state.progress.step)
         self.saved_step: int | None = None
 
-    def run(self, folder: RunFolder, *, file_sizes: dict[str, int] | None) -> None:
-        """Train within a run folder. `file_sizes` come from the checkpoint of a run that is resumed."""
+    def run(self, folder: RunFolder, *, file_sizes: dict[str, int] | None) -> int:
+        """Train within a run folder; the exit code. `file_sizes` come from the checkpoint of a run that is resumed."""
         folder.start(self.config, self.state.prepared.tokenizer.to_json())
         self.folder = folder
-        self.tracker = Tracker(folder, file_sizes)
         self.console.say(f"run      {folder.path}")
+        self.tracker = Tracker(folder, start_dashboard(self.config, folder, self.console.say), file_sizes)
+        exit_code = 1  # as the dashboard shows it where an error ends the run
         try:
             with StopRequest(self.console.warn) as stop:
                 if file_sizes is None:
                     self.save()  # so that a run can be resumed from its first moment on
                 self.console.start_bar(self.progress.step, self.config.train.max_steps)
                 self.train(stop)
+            exit_code = 0 if self.state.is_finished() else EXIT_INTERRUPTED
         finally:
             self.console.stop_bar()
-            self.tracker.close()
+            self.tracker.close(exit_code)
+        return exit_code
 
     def train(self, stop: StopRequest) -> None:
         """The training loop: update, log, evaluate and save, until the last step or until somebody asks to stop."""
@@ -275,6 +283,8 @@ class Trainer:
         progress, max_steps = self.progress, self.config.train.max_steps
         progress.seconds = time.perf_counter() - self.started
         self.tracker.log(progress.step, {**metrics, "perf/seconds": progress.seconds})
+        if "val/loss" in metrics and progress.best_step == progress.step:
+            self.tracker.note_best(progress.step, progress.best_val_loss)
         self.console.show(
             progress.step,
             max_steps,
@@ -314,7 +324,7 @@ class Trainer:
         """Write a checkpoint of this moment."""
         self.progress.seconds = time.perf_counter() - self.started
         with self.stopwatch.pause():
-            checkpoint = self.state.checkpoint(self.tracker.sizes())
+            checkpoint = self.state.checkpoint(self.tracker.file_sizes())
             save_to_run(self.folder, checkpoint, keep=self.config.train.keep_checkpoints)
         self.saved_step = self.progress.step
 

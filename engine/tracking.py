@@ -1,4 +1,4 @@
-"""Where a run can be watched: the terminal, metrics.jsonl and samples.txt.
+"""Where a run can be watched: the terminal, metrics.jsonl, samples.txt, and through them all the dashboard.
 
 What is measured, and when, is the training loop's business.
 """
@@ -14,6 +14,7 @@ from typing import Never
 
 from tqdm import tqdm
 
+from engine.dashboard import Dashboard
 from engine.run_folder import RunFolder
 from errors import CheckpointError
 
@@ -120,29 +121,40 @@ class AppendedFile:
 
 
 class Tracker:
-    """Keeps the numbers and samples of a run. `sizes` are those of an earlier `sizes()`, where the run is resumed."""
+    """Keeps the numbers and samples of a run: in its folder, and on its dashboard.
 
-    def __init__(self, run: RunFolder, sizes: Mapping[str, int] | None = None) -> None:
-        sizes = sizes or {}
-        self.metrics = AppendedFile(run.metrics_file, sizes.get("metrics"))
-        self.samples = AppendedFile(run.samples_file, sizes.get("samples"))
+    `file_sizes` are those of an earlier `file_sizes()`, where the run is resumed.
+    """
+
+    def __init__(self, folder: RunFolder, dashboard: Dashboard, file_sizes: Mapping[str, int] | None = None) -> None:
+        sizes = file_sizes or {}
+        self.dashboard = dashboard
+        self.metrics = AppendedFile(folder.metrics_file, sizes.get("metrics"))
+        self.samples = AppendedFile(folder.samples_file, sizes.get("samples"))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Keep the metrics of a step."""
         self.metrics.write(json.dumps({"step": step, **metrics}) + "\n")
+        self.dashboard.log(step, metrics)
+
+    def note_best(self, step: int, val_loss: float) -> None:
+        """Keep the best evaluation so far where the dashboard sums the run up."""
+        self.dashboard.note_best(step, val_loss)
 
     def sample(self, step: int, text: str) -> None:
         """Keep what the model wrote at a step."""
         self.samples.write(f"--- step {step} ---\n{text}\n\n")
+        self.dashboard.log(step, {"sample": text})
 
-    def sizes(self) -> dict[str, int]:
+    def file_sizes(self) -> dict[str, int]:
         """How much has been kept so far; belongs into the checkpoint, so that a resumed run repeats no line."""
         return {"metrics": self.metrics.synced_size(), "samples": self.samples.synced_size()}
 
-    def close(self) -> None:
+    def close(self, exit_code: int) -> None:
         """The run ends here."""
         self.metrics.close()
         self.samples.close()
+        self.dashboard.finish(exit_code)
 
 
 class Stopwatch:

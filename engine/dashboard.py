@@ -1,0 +1,167 @@
+"""The run on Weights & Biases: off line in the run folder, or on line where there is an account and a network.
+
+A dashboard is a convenience: whatever goes wrong with it is said in one line, and training goes on.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from config.load import config_to_dict
+from config.schema import Config
+from engine.run_folder import RunFolder, write_text
+from errors import ConfigError
+
+MODES = {"offline": "offline", "dryrun": "offline", "online": "online", "run": "online", "disabled": "disabled"}
+FLUSH_SECONDS = 2.0  # how far `wandb leet` lags behind a running run
+PROBE_SECONDS = 4.0  # for the first answer of the server
+ONLINE_SECONDS = 15.0  # for it to accept the run, and later for the last upload
+
+
+class Dashboard:
+    """What a run reports to Weights & Biases. After a failure, or where it is disabled, it silently does nothing."""
+
+    def __init__(self, run: Any, say: Callable[[str], None]) -> None:
+        self.run = run  # a wandb.Run, or None
+        self.say = say
+
+    def log(self, step: int, values: Mapping[str, float | str]) -> None:
+        """Report the values of a step, under our own count of steps."""
+        with self.forgiving("a metric"):
+            if self.run is not None:
+                self.run.log(dict(values), step=step)
+
+    def note_best(self, step: int, val_loss: float) -> None:
+        """Show the best evaluation so far in the run's summary."""
+        with self.forgiving("the summary"):
+            if self.run is not None:
+                self.run.summary.update({"best/step": step, "best/val_loss": val_loss})
+
+    def finish(self, exit_code: int) -> None:
+        """Close the run; any other exit code than 0 marks it as failed."""
+        with self.forgiving("the end of the run"):
+            if self.run is not None:
+                self.run.finish(exit_code=exit_code)
+        self.run = None
+
+    @contextlib.contextmanager
+    def forgiving(self, what: str) -> Iterator[None]:
+        """Give up on the dashboard, not on training, when something inside fails."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a foreign program that may fail in any way
+            self.run = None
+            self.say(f"wandb could not take {what} and is off from here on: {first_line(error)}")
+
+
+def start_dashboard(config: Config, folder: RunFolder, say: Callable[[str], None]) -> Dashboard:
+    """The dashboard that `tracking.wandb` asks for, or `WANDB_MODE` where set. Never prompts, never waits long."""
+    mode = wandb_mode(config)
+    if mode == "disabled":
+        return Dashboard(None, say)
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # wandb would send its own crashes to its makers
+    try:
+        import wandb
+    except ImportError as error:
+        say(f"wandb is not installed ({first_line(error)}), so there is no dashboard; metrics.jsonl has all numbers")
+        return Dashboard(None, say)
+    if mode == "online":
+        mode = reachable_mode(wandb, say)
+    for attempt in dict.fromkeys((mode, "offline")):
+        try:
+            run = open_run(wandb, attempt, config, folder)
+        except Exception as error:  # noqa: BLE001 - a foreign program that may fail in any way
+            say(f"wandb does not start ({attempt}): {first_line(error)}")
+        else:
+            if attempt == "online":
+                say(f"wandb    {run.url}")
+            return Dashboard(run, say)
+    return Dashboard(None, say)
+
+
+def wandb_mode(config: Config) -> str:
+    """offline, online or disabled. Raises `ConfigError` for another `WANDB_MODE`."""
+    variable = os.environ.get("WANDB_MODE")
+    if not variable:
+        return config.tracking.wandb
+    if variable not in MODES:
+        raise ConfigError(f"the variable WANDB_MODE is {variable!r}; it must be offline, online or disabled, or unset")
+    return MODES[variable]
+
+
+def reachable_mode(wandb: Any, say: Callable[[str], None]) -> str:
+    """online where there is a key and the server answers, else offline, with the reason said."""
+    try:
+        if not wandb.login(prompt=False):
+            say("wandb has no API key (wandb login makes one), so the run is kept offline")
+            return "offline"
+        url = urlsplit(wandb.setup().settings.base_url)
+    except Exception as error:  # noqa: BLE001 - a foreign program that may fail in any way
+        say(f"wandb cannot log in, so the run is kept offline: {first_line(error)}")
+        return "offline"
+    if not answers(url.hostname or "", url.port or (80 if url.scheme == "http" else 443)):
+        say(f"wandb does not reach {url.hostname}, so the run is kept offline; wandb sync uploads it later")
+        return "offline"
+    return "online"
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether a server takes a connection within seconds. Looking up a name has no time-out, so a thread does it."""
+    reached = threading.Event()
+
+    def connect() -> None:
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=PROBE_SECONDS):
+            reached.set()
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(PROBE_SECONDS)
+    return reached.is_set()
+
+
+def open_run(wandb: Any, mode: str, config: Config, folder: RunFolder) -> Any:
+    """The wandb run of this run folder, continued where it was begun before."""
+    settings = wandb.Settings(
+        console="off",
+        disable_git=True,
+        disable_code=True,
+        finish_timeout=ONLINE_SECONDS,
+        init_timeout=ONLINE_SECONDS,
+        silent=True,
+        x_transaction_log_flush_interval=FLUSH_SECONDS,
+    )
+    return wandb.init(
+        mode=mode,
+        dir=str(folder.path),
+        project=config.tracking.wandb_project,
+        name=folder.path.name,
+        id=run_id(folder),
+        resume="allow",
+        config=config_to_dict(config),
+        settings=settings,
+    )
+
+
+def run_id(folder: RunFolder) -> str:
+    """The id of the run on wandb: its name, with a few random letters, the same whenever it is resumed."""
+    file = folder.path / "wandb" / "run_id.txt"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        kept = file.read_text(encoding="utf-8").strip()
+        if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", kept):
+            return kept
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", folder.path.name).strip("-")[:48]
+    made = f"{name}-{secrets.token_hex(3)}".lstrip("-")
+    file.parent.mkdir(exist_ok=True)
+    write_text(file, made + "\n")
+    return made
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its name."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
