@@ -81,13 +81,12 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def write_output(path: Path, text: str) -> None:
-    """Write the samples to a file, whole or not at all; to a pipe or a device such as /dev/stdout as they are."""
-    path = path.resolve()  # a link is followed, not replaced
-    if path.is_file() or not path.exists():
+    """Write the samples to a file, whole or not at all; through a link, or to a device, as they are."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        with path.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+    else:
         write_text(path, text)
-        return
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
 
 
 def read_prompt(options: argparse.Namespace) -> str:
