@@ -1,13 +1,21 @@
-"""How well a model predicts a text: mean loss over every token of it, in fixed order."""
+"""How well a model predicts a text: a run in, its loss on a split or on any text file out."""
 
+import argparse
+import json
 import math
-from dataclasses import dataclass
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import torch
 
-from data.dataset import Split, evaluation_windows
+from data.dataset import Split, evaluation_windows, open_split
+from data.prepare import prepare
+from data.sources import file_source, read_text
 from data.tokenizer import Tokenizer
+from engine.loading import TrainedModel, add_run_options, load_from_options
 from engine.runtime import Runtime
+from errors import ArgumentParser, DataError, run_command
 from model import GPT, next_token_loss
 
 # Tokens in one forward pass: enough to keep a device busy, few enough for the logits of a large vocabulary.
@@ -20,17 +28,17 @@ class Evaluation:
 
     loss: float  # nats per token
     tokens: int  # predicted
-    characters: int  # in these tokens
-    bytes: int
+    chars: int  # that begin in these tokens
+    bytes: int  # of UTF-8 in them
 
     @property
     def bits_per_char(self) -> float:
         """Comparable between tokenizers."""
-        return self.loss * self.tokens / math.log(2) / max(1, self.characters)
+        return self.loss * self.tokens / math.log(2) / max(1, self.chars)
 
     @property
     def bits_per_byte(self) -> float:
-        """Comparable between tokenizers and with compressors."""
+        """Comparable between tokenizers, and with compressors."""
         return self.loss * self.tokens / math.log(2) / max(1, self.bytes)
 
     @property
@@ -52,13 +60,82 @@ def evaluate(
     batch_size = max(1, TOKENS_PER_BATCH[runtime.device.type] // context_length)
     was_training = model.training
     model.eval()
-    total, tokens, characters, num_bytes = 0.0, 0, 0, 0
+    total, tokens, chars, num_bytes = 0.0, 0, 0, 0
     for idx, targets in evaluation_windows(split, context_length, batch_size, max_tokens):
         with runtime.autocast():
             loss = next_token_loss(model(idx.to(runtime.device)), targets.to(runtime.device))
         total += loss.item() * targets.numel()
         tokens += targets.numel()
-        characters += int(tokenizer.chars_per_token[targets].sum())
-        num_bytes += int(tokenizer.bytes_per_token[targets].sum())
+        chars += int(tokenizer.chars_per_token[targets.numpy()].sum())
+        num_bytes += int(tokenizer.bytes_per_token[targets.numpy()].sum())
     model.train(was_training)
-    return Evaluation(total / tokens, tokens, characters, num_bytes)
+    return Evaluation(total / tokens, tokens, chars, num_bytes)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command: the measures to stdout."""
+    options = read_command_line(arguments)
+    trained = load_from_options(options)
+    split = text_split(trained, options.text_file) if options.text_file else own_split(trained, options.split)
+    result = evaluate(trained.model, split, trained.tokenizer, trained.runtime)
+    facts = {
+        "loss": result.loss,
+        "bits_per_char": result.bits_per_char,
+        "bits_per_byte": result.bits_per_byte,
+        "perplexity": result.perplexity,
+        **{key: value for key, value in asdict(result).items() if key != "loss"},
+        "text": split.name,
+        "checkpoint": str(trained.checkpoint.path),
+        "step": trained.checkpoint.step,
+        "precision": trained.runtime.precision,
+    }
+    if options.json:
+        print(json.dumps(facts, ensure_ascii=False))
+        return 0
+    print(f"{trained.checkpoint.path} on {split.name} ({trained.runtime.describe()})")
+    print(f"loss           {result.loss:.4f} nats per token")
+    print(f"bits per char  {result.bits_per_char:.4f}")
+    print(f"bits per byte  {result.bits_per_byte:.4f}")
+    print(f"perplexity     {result.perplexity:.4f}")
+    print(f"predicted      {result.tokens:,} tokens, {result.chars:,} characters, {result.bytes:,} bytes")
+    return 0
+
+
+def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options. Raises `UserError` for values that cannot be."""
+    parser = ArgumentParser(prog="evaluate.py", description="Measure how well a trained model predicts a text.")
+    parser.add_argument("run", metavar="RUN", help="run folder (runs/NAME) or checkpoint file")
+    texts = parser.add_mutually_exclusive_group()
+    texts.add_argument("--split", choices=["val", "train"], default="val", help="part of the run's own text (val)")
+    texts.add_argument("--text-file", metavar="F", help="any other text, UTF-8")
+    parser.add_argument("--json", action="store_true", help="print one object")
+    add_run_options(parser)
+    return parser.parse_args(arguments)
+
+
+def own_split(trained: TrainedModel, name: str) -> Split:
+    """A split of the text that the model was trained on. Raises `DataError` where that text has changed."""
+    config = trained.checkpoint.config.data
+    prepared = prepare(config, report=lambda line: print(line, file=sys.stderr))
+    if prepared.fingerprint != trained.checkpoint.data["fingerprint"]:
+        raise DataError(
+            f"data.source={prepared.title}: not the text that the model was trained on any more; "
+            "bring that text back, or evaluate on this one with --text-file"
+        )
+    return open_split(prepared, "train" if name == "train" else "val")
+
+
+def text_split(trained: TrainedModel, name: str) -> Split:
+    """A text file in the model's tokens. Raises `DataError` for unknown characters, and for less than two tokens."""
+    text = "".join(read_text(file_source(name, where="--text-file")))
+    try:
+        ids = trained.tokenizer.encode(text)
+    except DataError as error:
+        raise DataError(f"--text-file {name}: {error}") from error
+    if len(ids) < 2:
+        raise DataError(f"--text-file {name}: has {len(ids)} tokens, and at least 2 are needed to predict one")
+    return Split(name, ids)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -70,19 +70,19 @@ def shown_path(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def file_source(name: str) -> Source:
-    """The file of this name. Raises `DataError` if it is missing or something else than a file."""
+def file_source(name: str, where: str = "data.source") -> Source:
+    """The file of this name, which `where` gave. Raises `DataError` if it is missing or something else than a file."""
     try:
         path = local_path(name)
         status = path.stat()
     except FileNotFoundError:
-        raise DataError(f"data.source: there is no file {name!r}; {_nearest(path)}") from None
+        raise DataError(f"{where}: there is no file {name!r}; {_nearest(path)}") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"data.source: cannot read {name!r}: {_reason(error)}") from error
+        raise DataError(f"{where}: cannot read {name!r}: {_reason(error)}") from error
     if stat.S_ISDIR(status.st_mode):
-        raise DataError(f"data.source: {name!r} is a folder; name a file in it, or a list of files")
+        raise DataError(f"{where}: {name!r} is a folder; name a file in it, or a list of files")
     if not stat.S_ISREG(status.st_mode):
-        raise DataError(f"data.source: {name!r} is not a regular file; save its text to a file and name that")
+        raise DataError(f"{where}: {name!r} is not a regular file; save its text to a file and name that")
     return Source(name=name, path=path, size=status.st_size)
 
 
