@@ -5,6 +5,7 @@ Imports nothing heavy, so that a mistake in a recipe is reported before torch is
 
 import argparse
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -41,13 +42,14 @@ class ArgumentParser(argparse.ArgumentParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"command line: {message}; see --help")
+        raise UserError(f"command line: {' '.join(message.split())}; see --help")
 
 
 def run_command(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Run a command's `main(arguments)` within the boundary, and leave the process with its exit code."""
     with command_boundary() as arguments:
-        sys.exit(main(arguments))
+        code = main(arguments)
+    sys.exit(code)
 
 
 @contextlib.contextmanager
@@ -59,8 +61,12 @@ def command_boundary() -> Iterator[list[str]]:
     """
     use_utf8(sys.stdin, sys.stdout, sys.stderr)
     try:
-        yield utf8_arguments(sys.argv[1:])
-        sys.stdout.flush()
+        try:
+            yield utf8_arguments(sys.argv[1:])
+        except SystemExit:  # so --help ends
+            flush_output()
+            raise
+        flush_output()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_USER_ERROR)
@@ -68,15 +74,32 @@ def command_boundary() -> Iterator[list[str]]:
         print("interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # Python would complain once more when it flushes stdout at exit, so stdout is pointed at nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        drop_output()
+        print(f"error: {error}; make room on that disk", file=sys.stderr)
+        sys.exit(EXIT_USER_ERROR)
 
 
-def use_utf8(*streams: TextIO) -> None:
+def flush_output() -> None:
+    """Write out what stdout still holds, while failures are still reported as they should be."""
+    if sys.stdout is not None:  # it is None where the shell closed it
+        sys.stdout.flush()
+
+
+def drop_output() -> None:
+    """Point stdout at nothing. Python would complain once more when it flushes what could not be written, at exit."""
+    with contextlib.suppress(OSError, ValueError):  # a stand-in for stdout need not be a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def use_utf8(*streams: TextIO | None) -> None:
     """Make the streams speak UTF-8 whatever the locale; what cannot be encoded is escaped, never raised."""
     for stream in streams:
-        reconfigure = getattr(stream, "reconfigure", None)  # absent where a notebook or a test replaced the stream
+        reconfigure = getattr(stream, "reconfigure", None)  # absent where it is closed or replaced
         if reconfigure is not None:
             errors = "surrogateescape" if stream is sys.stdin else "backslashreplace"
             reconfigure(encoding="utf-8", errors=errors)
