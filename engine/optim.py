@@ -1,14 +1,16 @@
 """Which weights are updated how, and how fast: optimizers and the learning-rate schedule."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from config.schema import OptimConfig
+from errors import CheckpointError
 
 DECAY_SHARE = 0.4  # of a trapezoid schedule: the last part, in which the rate falls
+STATE_NAMES = {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}, torch.optim.Muon: {"momentum_buffer"}}
 
 
 class Optimizers:
@@ -35,6 +37,8 @@ class Optimizers:
                 fused=device.type in ("cpu", "cuda"),
             )
         )
+        # GradScaler asks only for what a JointOptimizer has; its annotation wants a real one.
+        self.joint = cast(torch.optim.Optimizer, JointOptimizer(self.members))
         self.full_rates = [[group["lr"] for group in member.param_groups] for member in self.members]
 
     def set_rate(self, factor: float) -> None:
@@ -49,31 +53,74 @@ class Optimizers:
         rate: float = self.members[-1].param_groups[0]["lr"]
         return rate
 
+    def unscale(self, scaler: torch.amp.GradScaler) -> None:
+        """Turn scaled gradients into true ones, for clipping."""
+        scaler.unscale_(self.joint)
+
     def step(self, scaler: torch.amp.GradScaler) -> None:
-        """Update the weights once, and drop the gradients."""
-        for member in self.members:
-            scaler.step(member)
+        """Update the weights once, or not at all where a gradient has overflowed, and drop the gradients."""
+        scaler.step(self.joint)
         scaler.update()
         for member in self.members:
             member.zero_grad(set_to_none=True)
-
-    def unscale(self, scaler: torch.amp.GradScaler) -> None:
-        """Turn scaled gradients into true ones, for clipping."""
-        for member in self.members:
-            scaler.unscale_(member)
 
     def state_dict(self) -> list[dict[str, Any]]:
         """The state of every optimizer, in order."""
         return [member.state_dict() for member in self.members]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Take momenta and counters from `states`; rates, decay and betas stay as configured now."""
-        for member, state in zip(self.members, states, strict=True):
-            groups = [
-                {**{key: value for key, value in group.items() if key != "params"}, "params": saved["params"]}
-                for group, saved in zip(member.state_dict()["param_groups"], state["param_groups"], strict=True)
-            ]
-            member.load_state_dict({"state": state["state"], "param_groups": groups})
+        """Take momenta and counters from `states`; rates, decay and betas stay as configured now.
+
+        Raises `CheckpointError` where they are not those of these optimizers.
+        """
+        try:
+            for member, state in zip(self.members, states, strict=True):
+                groups = [
+                    {**{key: value for key, value in group.items() if key != "params"}, "params": saved["params"]}
+                    for group, saved in zip(member.state_dict()["param_groups"], state["param_groups"], strict=True)
+                ]
+                member.load_state_dict({"state": state["state"], "param_groups": groups})
+                check_state(member)
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise CheckpointError(
+                f"the optimizers' state does not fit this model ({error}); start a new run"
+            ) from error
+
+
+class JointOptimizer:
+    """Several optimizers in the place of one, for a gradient scaler: it then lets all of them step, or none.
+
+    With one at a time, an overflow in some gradients would stop only the optimizer that they belong to.
+    """
+
+    def __init__(self, members: list[torch.optim.Optimizer]) -> None:
+        self.members = members
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of all members."""
+        return [group for member in self.members for group in member.param_groups]
+
+    def step(self) -> None:
+        """Let every member update its weights."""
+        for member in self.members:
+            member.step()
+
+
+def check_state(member: torch.optim.Optimizer) -> None:
+    """Raise `ValueError` where an optimizer was given a state that it cannot go on from."""
+    expected = STATE_NAMES[type(member)]
+    for group in member.param_groups:
+        for parameter in group["params"]:
+            state = member.state.get(parameter, {})
+            if state and state.keys() != expected:
+                raise ValueError(
+                    f"it holds {', '.join(sorted(map(str, state)))} instead of {', '.join(sorted(expected))}"
+                )
+            for name, value in state.items():
+                shape = () if name == "step" else parameter.shape
+                if not isinstance(value, torch.Tensor) or value.shape != shape:
+                    raise ValueError(f"the shape of {name} is another one")
 
 
 def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
