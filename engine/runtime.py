@@ -82,21 +82,22 @@ def choose_device(requested: str) -> torch.device:
     has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if requested == "auto":
         return torch.device("cuda" if has_cuda else "mps" if has_mps else "cpu")
-    device = torch.device(requested)
-    if device.type == "mps" and not has_mps:
+    kind, _, index = requested.partition(":")
+    if kind == "mps" and not has_mps:
         raise DeviceError("runtime.device is 'mps', but this machine has no Apple GPU; use auto or cpu")
-    if device.type == "cuda":
+    if kind == "cuda":
         count = torch.cuda.device_count() if has_cuda else 0
         if count == 0:
             raise DeviceError(
                 f"runtime.device is '{requested}', but torch {torch.__version__} finds no CUDA GPU here; "
                 "use auto or cpu, or install a CUDA build of torch"
             )
-        if (device.index or 0) >= count:
+        if int(index or 0) >= count:
+            names = ", ".join(f"cuda:{number}" for number in range(count))
             raise DeviceError(
-                f"runtime.device is '{requested}', but there are only {count}: cuda:0 to cuda:{count - 1}"
+                f"runtime.device is '{requested}', but this machine has {names}; use one of these or auto"
             )
-    return device
+    return torch.device(requested)
 
 
 def choose_precision(requested: str, device: torch.device, num_parameters: int) -> tuple[str, str]:
@@ -152,11 +153,13 @@ def compile_model(model: nn.Module, runtime: Runtime, shape: tuple[int, int]) ->
     """The model compiled for batches of `shape` (B, T), or the model itself, with a warning, where that fails.
 
     Compilation happens at the first call, so one forward and backward pass is made here, with the random
-    generators and the gradients put back as they were.
+    generators, the gradients and the mode put back as they were.
     """
     if not runtime.compile:
         return model
-    states = generator_states(runtime.device)
+    states, was_training = generator_states(runtime.device), model.training
+    gradients = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad(set_to_none=True)
     model.train()
     try:
         compiled = cast(nn.Module, torch.compile(model))
@@ -170,7 +173,9 @@ def compile_model(model: nn.Module, runtime: Runtime, shape: tuple[int, int]) ->
         warnings.warn(f"torch.compile does not work here, training goes on without it: {lines[0]}", stacklevel=2)
         return model
     finally:
-        model.zero_grad(set_to_none=True)
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+        model.train(was_training)
         restore_generator_states(states, runtime.device)
     return compiled
 
