@@ -1,0 +1,384 @@
+"""train.py as a user meets it: what it leaves behind, that it goes on exactly, and how it refuses."""
+
+import os
+import pty
+import shutil
+import signal
+import termios
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from commands import (
+    ENGLISH,
+    TINY,
+    Finished,
+    assert_equal_states,
+    checkpoint_file,
+    environment,
+    finish,
+    metrics,
+    paste,
+    pasted,
+    read_checkpoint,
+    start,
+    steps,
+    succeed,
+    two_at_a_time,
+    without_speed,
+)
+
+from config.describe import SETTINGS
+from engine.loading import load_model
+
+TEXT = "data.source=text.txt"
+EXACT = (*TINY, "model.dropout=0.1", "train.grad_accum_steps=2", "runtime.precision=fp32", "train.log_interval=1")
+BASE = (TEXT, *EXACT, "train.max_steps=6", "train.keep_checkpoints=9")
+STEPS = 160
+LONG = (TEXT, *EXACT, f"train.max_steps={STEPS}", "train.eval_interval=40")
+SHORT = (TEXT, *TINY, "train.max_steps=50", "train.eval_interval=2000", "train.log_interval=1")
+TURN = ("data.source=turn.txt", *TINY, "train.max_steps=400", "train.eval_interval=10", "train.patience=4")
+WILD = (TEXT, *TINY, "train.max_steps=50", "train.checkpoint_interval=1", "runtime.precision=fp32")
+WILD += ("optim.learning_rate=1e30", "optim.muon_learning_rate=1e30", "optim.grad_clip=null", "optim.warmup_steps=0")
+
+Processes = dict[str, Future[Finished]]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text, and one run on it: 6 steps, evaluated at 3 and 6."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "text.txt").write_text(ENGLISH, encoding="utf-8")
+    finished = succeed(folder, "train.py", *BASE, "train.eval_interval=3", "name=base", "--quiet")
+    assert finished.err == ""
+    return folder
+
+
+@pytest.fixture(scope="module")
+def processes(home: Path) -> Iterator[Processes]:
+    """Runs of their own, made in the background while tests of other things go on."""
+    # A text whose end is unlike the rest: the better it is learnt, the worse the val loss.
+    (home / "turn.txt").write_text("ab" * 400 + "dcacbda" * 12, encoding="utf-8")
+    copy_of(home / "runs" / "base", "again")
+    elsewhere = home / "elsewhere"
+    elsewhere.mkdir()
+    with two_at_a_time() as call_later:
+        yield {
+            "short": call_later(home, "train.py", *SHORT, "name=short"),
+            "dry": call_later(elsewhere, "train.py", "data.source=../text.txt", *TINY, "--dry-run", "name=dry"),
+            "again": call_later(home, "train.py", *BASE, "train.eval_interval=2", "name=again", "--overwrite"),
+            "turn": call_later(home, "train.py", *TURN, "name=turn"),
+            "wild": call_later(home, "train.py", *WILD, "name=wild"),
+            "muon": call_later(home, "train.py", *LONG, "name=whole-muon"),
+            "adamw": call_later(home, "train.py", *LONG, "name=whole-adamw", "optim.optimizer=adamw"),
+        }
+
+
+def copy_of(run: Path, name: str) -> Path:
+    return Path(shutil.copytree(run, run.with_name(name)))
+
+
+class TestWhatARunLeaves:
+    @pytest.fixture
+    def run(self, home: Path, processes: Processes) -> Path:
+        """50 steps where evaluation would come only at 2000; every step logged."""
+        finished = processes["short"].result()
+        assert finished.code == 0, finished.err
+        assert "finished at step 50" in finished.out
+        assert "step 49/50" in finished.err, "plain lines where there is no terminal"
+        assert "%|" not in finished.err, "no bar where there is no terminal"
+        return home / "runs" / "short"
+
+    def test_exactly_max_steps_and_a_final_checkpoint_whatever_the_interval(self, run: Path) -> None:
+        assert steps(run)[-1] == read_checkpoint(run, 50)["step"] == 50
+
+    def test_one_line_of_metrics_per_step(self, run: Path) -> None:
+        lines = metrics(run)
+        assert [line["step"] for line in lines] == list(range(1, 51))
+        assert [line["step"] for line in lines if "val/loss" in line] == [50]
+        assert all(line["optim/learning_rate"] > 0 for line in lines)
+        assert lines[-1]["train/loss"] < lines[0]["train/loss"]
+
+    def test_the_sample_of_every_evaluation(self, run: Path) -> None:
+        text = (run / "samples.txt").read_text(encoding="utf-8")
+        assert text.startswith("--- step 50 ---\n")
+        assert len(text) > 200
+
+    def test_nothing_but_what_the_design_names(self, run: Path) -> None:
+        names = {path.name for path in run.iterdir()}
+        expected = {"config.yaml", "tokenizer.json", "metrics.jsonl", "samples.txt", "checkpoints", "best.json"}
+        assert names == expected
+
+    def test_a_quiet_run_prints_its_result_only(self, home: Path) -> None:
+        base = home / "runs" / "base"
+        assert [line["step"] for line in metrics(base) if "val/loss" in line] == [3, 6]
+        assert (base / "samples.txt").read_text(encoding="utf-8").count("--- step") == 2
+
+
+def test_a_terminal_shows_a_bar(home: Path) -> None:
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (40, 120))
+    process = start(home, "train.py", "data.source=text.txt", *TINY, "train.max_steps=4", "name=bar", stderr=slave)
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(master, 4096)
+        except OSError:  # Linux's way of saying that nobody holds the other end any more
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(master)
+    assert finish(process).code == 0
+    assert b"4/4 [" in shown
+    assert b"tokens/s" in shown
+    assert b"lr=" in shown
+
+
+def test_help_lists_every_setting_with_its_meaning(home: Path) -> None:
+    shown = succeed(home, "train.py", "--help").out
+    assert [key for key in SETTINGS if key.rpartition(".")[2] not in shown] == []
+    assert "--resume" in shown
+    assert "1337" in shown
+
+
+def test_a_dry_run_tells_all_and_leaves_nothing(home: Path, processes: Processes) -> None:
+    finished = processes["dry"].result()
+    assert finished.code == 0, finished.err
+    assert "d_model: 16" in finished.out
+    assert "estimated duration: " in finished.out
+    assert "parameters" in finished.err
+    assert not (home / "elsewhere" / "runs").exists()
+
+
+def test_how_often_one_evaluates_changes_nothing_of_training(home: Path, processes: Processes) -> None:
+    assert processes["again"].result().code == 0
+    by_three, by_two = home / "runs" / "base", home / "runs" / "again"
+    for part in ("model", "optimizers", "generators"):
+        assert_equal_states(read_checkpoint(by_three, 6)[part], read_checkpoint(by_two, 6)[part], part)
+    assert [line["train/loss"] for line in metrics(by_three)] == [line["train/loss"] for line in metrics(by_two)]
+
+
+def test_overwrite_replaces_a_run(home: Path, processes: Processes) -> None:
+    assert processes["again"].result().code == 0
+    assert steps(home / "runs" / "again") == [0, 2, 4, 6]
+    assert [line["step"] for line in metrics(home / "runs" / "again") if "val/loss" in line] == [2, 4, 6]
+
+
+class TestBestAndLast:
+    @pytest.fixture
+    def stopped(self, processes: Processes) -> Finished:
+        return processes["turn"].result()
+
+    def test_patience_ends_the_run_and_says_why(self, stopped: Finished) -> None:
+        assert "stopped after 4 evaluations without a better val loss" in stopped.out
+        assert "learn the text by heart" in stopped.err
+
+    def test_both_are_kept(self, home: Path, stopped: Finished) -> None:
+        run = home / "runs" / "turn"
+        losses = {int(line["step"]): line["val/loss"] for line in metrics(run) if "val/loss" in line}
+        best, last = min(losses, key=lambda step: losses[step]), max(losses)
+        assert best < last < 400
+        assert {best, last} <= set(steps(run))
+        assert f'"step": {best}' in (run / "best.json").read_text(encoding="utf-8")
+        assert f"best val loss {losses[best]:.4f} at step {best}" in stopped.out
+
+    def test_the_printed_command_goes_on_and_the_bar_for_the_best_stays(self, home: Path, stopped: Finished) -> None:
+        run = home / "runs" / "turn"
+        last = steps(run)[-1]
+        best_before = (run / "best.json").read_bytes()
+        resumed = paste(home, f"{pasted('resume', stopped.out)} train.max_steps={last + 10}")
+        assert resumed.code == 0, resumed.err
+        assert steps(run)[-1] == last + 10
+        assert (run / "best.json").read_bytes() == best_before
+
+
+class TestResuming:
+    """A run that was stopped and went on equals one that never was."""
+
+    @classmethod
+    def interrupt(cls, home: Path, name: str, number: signal.Signals, optimizer: str) -> Finished:
+        """Start a run and send it a signal as soon as it has made some steps."""
+        process = start(home, "train.py", *LONG, f"name={name}", f"optim.optimizer={optimizer}")
+        file = home / "runs" / name / "metrics.jsonl"
+        deadline = time.monotonic() + 60
+        while not (file.is_file() and file.read_bytes().count(b"\n") >= 5):
+            assert time.monotonic() < deadline
+            assert process.poll() is None, finish(process)
+            time.sleep(0.005)
+        process.send_signal(number)
+        return finish(process)
+
+    @pytest.fixture(scope="class", params=[(signal.SIGINT, "muon"), (signal.SIGTERM, "adamw")], ids=["muon", "adamw"])
+    @classmethod
+    def runs(cls, home: Path, processes: Processes, request: pytest.FixtureRequest) -> tuple[Path, Path]:
+        """An uninterrupted run, and one that was interrupted and resumed."""
+        number, optimizer = request.param
+        parts = f"parts-{optimizer}"
+        interrupted = cls.interrupt(home, parts, number, optimizer)
+        assert interrupted.code == 130, interrupted.err
+        assert f"{number.name}: finishing this step" in interrupted.err
+        stopped_at = steps(home / "runs" / parts)[-1]
+        assert 5 <= stopped_at < STEPS
+        assert f"interrupted at step {stopped_at}" in interrupted.out
+        resumed = paste(home, pasted("resume", interrupted.out))
+        assert resumed.code == 0, resumed.err
+        assert f"finished at step {STEPS}" in resumed.out
+        assert processes[optimizer].result().code == 0
+        return home / "runs" / f"whole-{optimizer}", home / "runs" / parts
+
+    def test_the_final_state_is_equal_bit_for_bit(self, runs: tuple[Path, Path]) -> None:
+        whole, parts = (read_checkpoint(run, STEPS) for run in runs)
+        whole["config"]["name"] = parts["config"]["name"]
+        assert_equal_states(whole, parts)
+
+    def test_metrics_and_samples_are_those_of_one_run(self, runs: tuple[Path, Path]) -> None:
+        whole, parts = runs
+        assert without_speed(metrics(whole)) == without_speed(metrics(parts))
+        assert (whole / "samples.txt").read_bytes() == (parts / "samples.txt").read_bytes()
+        assert (whole / "best.json").read_bytes() == (parts / "best.json").read_bytes()
+
+
+def test_a_run_killed_before_its_first_evaluation_starts_again_from_its_first_checkpoint(home: Path) -> None:
+    base, run = home / "runs" / "base", copy_of(home / "runs" / "base", "killed")
+    for step in (3, 6):
+        checkpoint_file(run, step).unlink()
+    (run / "best.json").unlink()
+    succeed(home, "train.py", "--resume", run, "--quiet")
+    assert_equal_states(read_checkpoint(base, 6)["model"], read_checkpoint(run, 6)["model"])
+    assert without_speed(metrics(base)) == without_speed(metrics(run))
+
+
+def test_a_checkpoint_file_is_gone_back_to_and_what_came_after_it_is_made_again(home: Path) -> None:
+    base, run = home / "runs" / "base", copy_of(home / "runs" / "base", "back")
+    for file in ("metrics.jsonl", "samples.txt"):
+        with (run / file).open("a", encoding="utf-8") as appended:
+            appended.write("what a killed process wrote after its last checkpoint\n")
+    succeed(home, "train.py", "--resume", checkpoint_file(run, 3), "--quiet")
+    assert_equal_states(read_checkpoint(base, 6)["model"], read_checkpoint(run, 6)["model"])
+    assert without_speed(metrics(base)) == without_speed(metrics(run))
+    assert (base / "samples.txt").read_bytes() == (run / "samples.txt").read_bytes()
+    assert (base / "best.json").read_bytes() == (run / "best.json").read_bytes()
+
+
+def test_a_finished_run_says_so(home: Path) -> None:
+    before = sorted((home / "runs" / "base").rglob("*"))
+    finished = succeed(home, "train.py", "--resume", "runs/base")
+    assert "finished already at step 6" in finished.out
+    assert "train.max_steps=12" in finished.out
+    assert sorted((home / "runs" / "base").rglob("*")) == before
+
+
+def test_changed_settings_are_said_and_kept(home: Path) -> None:
+    run = copy_of(home / "runs" / "base", "lr=half")
+    more = ("train.max_steps=9", "optim.learning_rate=5e-4", "--resume", "runs/lr=half")
+    finished = succeed(home, "train.py", *more)
+    assert "changed  train.max_steps: 6 -> 9" in finished.err
+    assert "changed  optim.learning_rate: 0.001 -> 0.0005" in finished.err
+    assert read_checkpoint(run, 9)["config"]["optim"]["learning_rate"] == 5e-4
+    assert "learning_rate: 0.0005" in (run / "config.yaml").read_text(encoding="utf-8")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_the_last_good_weights_stay(
+    home: Path, processes: Processes
+) -> None:
+    finished = processes["wild"].result()
+    assert "not finite" in finished.error()
+    assert "error: step " in finished.err
+    run = home / "runs" / "wild"
+    assert str(checkpoint_file(Path("runs/wild"), steps(run)[-1])) in finished.err
+    assert "train.py --resume runs/wild optim.learning_rate=" in finished.err
+    for step in steps(run):
+        load_model(str(checkpoint_file(run, step)))  # refuses weights that are not finite
+
+
+BAD_SETTINGS = {
+    "unknown setting": (("train.max_step=5",), "train.max_step is not a setting; did you mean train.max_steps?"),
+    "wrong type": (("train.max_steps=many",), "train.max_steps"),
+    "out of range": (("model.dropout=1.5",), "model.dropout"),
+    "width not divisible": (("model.d_model=15",), "model.d_model (15) must be a multiple of model.num_heads (2)"),
+    "unknown option": (("--resum", "runs/base"), "--resum"),
+    "missing recipe": (("quickstrat.yaml",), "quickstrat.yaml: no such recipe; did you mean"),
+    "run that does not exist": (("--resume", "runs/bass"), "did you mean runs/base?"),
+    "run without checkpoints": (("--resume", "runs/bare"), "holds no checkpoint"),
+    "folder that is no run": (("--resume", "runs"), "not the folder of a run"),
+    "recipe beside a resumed run": (("my.yaml", "--resume", "runs/base"), "my.yaml must go"),
+}
+BAD_DATA = {
+    "missing file": (("data.source=texd.txt",), "did you mean 'text.txt'?"),
+    "empty file": (("data.source=empty.txt",), "'empty.txt' is empty"),
+    "too short": (("data.source=short.txt", "model.context_length=64"), "val"),
+    "not UTF-8": (("data.source=latin.txt",), "latin.txt: byte 3 "),
+    "run exists": ((TEXT, "name=base"), "--resume runs/base"),
+    "prompt with unknown characters": ((TEXT, "train.sample_prompt=Zoë"), "'Z', 'ë'"),
+    "damaged checkpoint": (("--resume", "runs/damaged"), "step_00000006.pt: damaged"),
+    "empty checkpoint": (("--resume", "runs/emptied"), "step_00000006.pt: damaged"),
+    "another model": (("--resume", "runs/base", "model.d_model=32", "seed=1"), "cannot become"),
+    "edited text": (("--resume", "runs/edited", "train.max_steps=12"), "was trained on another text"),
+    "no such GPU": ((TEXT, "runtime.device=cuda:999"), "runtime.device is 'cuda:999'"),
+}
+
+
+def prepare_mistakes(home: Path) -> None:
+    (home / "empty.txt").touch()
+    (home / "short.txt").write_text("ab" * 150, encoding="utf-8")
+    (home / "latin.txt").write_bytes(b"caf\xe9" * 300)
+    (home / "other.txt").write_text(ENGLISH + "And then it ends.\n", encoding="utf-8")
+    (home / "my.yaml").write_text("seed: 1\n", encoding="utf-8")
+    base = home / "runs" / "base"
+    shutil.rmtree(copy_of(base, "bare") / "checkpoints")
+    damaged = checkpoint_file(copy_of(base, "damaged"), 6)
+    damaged.write_bytes(damaged.read_bytes()[:2000])
+    checkpoint_file(copy_of(base, "emptied"), 6).write_bytes(b"")
+    config = copy_of(base, "edited") / "config.yaml"
+    config.write_text(config.read_text(encoding="utf-8").replace("text.txt", "other.txt"), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def mistakes(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """Every bad input given to a real process, and no new run left by any."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    (folder / "text.txt").write_text(ENGLISH, encoding="utf-8")
+    shutil.copytree(home / "runs" / "base", folder / "runs" / "base")
+    prepare_mistakes(folder)
+    before = sorted((folder / "runs").rglob("*"))
+    with two_at_a_time() as call_later:
+        yield {
+            mistake: call_later(folder, "train.py", *(() if "--resume" in arguments else TINY), *arguments)
+            for mistake, (arguments, _) in (BAD_DATA | BAD_SETTINGS).items()
+        }
+    assert sorted((folder / "runs").rglob("*")) == before
+
+
+@pytest.mark.parametrize("mistake", [*BAD_DATA, *BAD_SETTINGS])
+def test_a_mistake_gets_one_line_and_leaves_nothing(mistakes: Processes, mistake: str) -> None:
+    finished = mistakes[mistake].result()
+    if mistake == "another model":  # two settings, so two lines
+        assert finished.code == 2
+        assert "model.d_model is 16 in this run and cannot become 32" in finished.err
+        assert "seed is 1337 in this run and cannot become 1" in finished.err
+        assert "Traceback" not in finished.err
+    else:
+        assert (BAD_SETTINGS | BAD_DATA)[mistake][1] in finished.error()
+    assert finished.out == ""
+
+
+def test_a_mistake_in_a_recipe_is_found_before_torch_is_loaded(home: Path) -> None:
+    recipe = home / "wrong.yaml"
+    recipe.write_text("model:\n  d_modle: 16\ntrain:\n  max_steps: many\n", encoding="utf-8")
+    process = start(home, "-X", "importtime", Path(__file__).parents[1] / "train.py", recipe)
+    finished = finish(process)
+    assert finished.code == 2
+    loaded = {line.rpartition("|")[2].strip() for line in finished.err.splitlines() if line.startswith("import time:")}
+    assert "config.load" in loaded
+    assert not loaded & {"torch", "wandb", "tiktoken", "transformers"}
+    problems = [line for line in finished.err.splitlines() if not line.startswith("import time:")]
+    assert len(problems) == 2, "all problems at once"
+    assert f"{recipe}:2" in finished.err
+
+
+def test_tests_do_not_pass_a_developers_settings_on() -> None:
+    assert not [name for name in environment() if name.startswith("WANDB")]
