@@ -3,37 +3,98 @@
 How its parts came to be (optimizers, generators, tokens) and which files a run keeps is decided elsewhere.
 """
 
+import math
 import os
 import pickle
+import re
+import struct
+import zipfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from config.load import config_from_dict, config_to_dict
 from config.schema import Config
+from data.sources import shown_path
 from data.tokenizer import Tokenizer, tokenizer_from_json
 from engine.run_folder import Best, RunFolder, checkpoint_files, replacing
 from errors import CheckpointError, UserError
-from model import GPT
+from model import GPT, count_parameters
 
 FORMAT = 1
 KIND = "tiny-gpt checkpoint"
-# Everything that torch.load raises for files that are cut short, damaged, or not checkpoints at all.
+WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")  # what DistributedDataParallel and torch.compile put before names
+# Everything that zipfile and torch.load raise for files that are cut short, damaged, or not checkpoints at all.
 LOAD_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    pickle.UnpicklingError,
     RuntimeError,
     EOFError,
-    pickle.UnpicklingError,
     ValueError,
-    KeyError,
-    IndexError,
+    LookupError,
+    ArithmeticError,
     TypeError,
     AttributeError,
+    AssertionError,
     ImportError,
     MemoryError,
 )
+
+
+class Part(BaseModel):
+    """A part of the file: these keys with values of exactly these types, and whatever else was put there."""
+
+    model_config = ConfigDict(strict=True, extra="allow", arbitrary_types_allowed=True)
+
+
+class DataPart(Part):
+    """Plain facts of the prepared text."""
+
+    fingerprint: str
+    num_documents: int = Field(ge=1)
+    start_id: int = Field(ge=0)
+
+
+class LossPart(Part):
+    """The running sum of losses since they were last shown."""
+
+    sum: float
+    steps: int = Field(ge=0)
+
+
+class ProgressPart(Part):
+    """How far the run had come."""
+
+    step: int = Field(ge=0)
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+    best_step: int | None = Field(ge=0)
+    best_val_loss: float
+    train_loss_at_best: float
+    evaluations_since_best: int = Field(ge=0)
+    overfitting_said: bool
+    losses: LossPart
+    file_sizes: dict[str, int]
+
+
+class Content(Part):
+    """The whole file, but for what marks it as ours. Config and tokenizer have readers of their own."""
+
+    step: int = Field(ge=0)
+    config: dict[str, Any]
+    tokenizer: str
+    model: dict[str, Tensor]
+    data: DataPart
+    progress: ProgressPart
+    optimizers: list[dict[str, Any]]
+    scaler: dict[str, float | int]
+    generators: dict[str, Tensor]
 
 
 @dataclass
@@ -44,29 +105,50 @@ class Checkpoint:
     config: Config
     tokenizer: Tokenizer
     model: dict[str, Tensor]
-    data: dict[str, Any]  # plain facts of the prepared text: fingerprint, documents, where a text starts
-    progress: dict[str, Any]  # best so far and running sums, see train.py
+    data: dict[str, Any]  # as `DataPart`
+    progress: dict[str, Any]  # as `ProgressPart`
     optimizers: list[dict[str, Any]] = field(default_factory=list)
     scaler: dict[str, Any] = field(default_factory=dict)
     generators: dict[str, Tensor] = field(default_factory=dict)
     path: Path | None = None  # where it was loaded from
 
+    @property
+    def where(self) -> str:
+        """What errors call it."""
+        return f"checkpoint of step {self.step}" if self.path is None else shown_path(self.path)
+
     def make_model(self, device: torch.device) -> GPT:
         """The model with its weights, in evaluation mode. Raises `CheckpointError` where they do not fit."""
-        model = GPT(self.config.model, self.tokenizer.vocab_size)
+        config, vocab_size = self.config.model, self.tokenizer.vocab_size
+        weights = self.plain_weights()
+        given = sum(
+            w.numel() for name, w in weights.items() if not (config.tie_embeddings and name == "lm_head.weight")
+        )
+        expected = count_parameters(config, vocab_size)
+        if given != expected:  # found out before memory is taken for a model of that size
+            raise CheckpointError(
+                f"{self.where}: holds {given:,} weights, but the model that its config describes has {expected:,}; "
+                "the file is not as it was written; use another one"
+            )
+        model = GPT(config, vocab_size)
         model.load_state_dict(self.fitting_weights(model))
         return model.to(device).eval()
 
+    def plain_weights(self) -> dict[str, Tensor]:
+        """The weights under the names that a model has which nothing wraps."""
+        return {WRAPPERS.sub("", name): weight for name, weight in self.model.items()}
+
     def fitting_weights(self, model: GPT) -> dict[str, Tensor]:
         """The weights under the model's names, in fp32. Raises `CheckpointError` for others, or for nan among them."""
-        weights = {name.removeprefix("module.").removeprefix("_orig_mod."): w for name, w in self.model.items()}
-        expected = model.state_dict()
+        weights, expected = self.plain_weights(), model.state_dict()
         for name in sorted(expected.keys() | weights.keys()):
             if name not in weights or name not in expected or weights[name].shape != expected[name].shape:
-                raise CheckpointError(f"{self.path}: weight {name!r} does not fit the model that its config describes")
+                raise CheckpointError(
+                    f"{self.where}: weight {name!r} does not fit the model that its config describes; use another file"
+                )
             if not weights[name].isfinite().all():
                 raise CheckpointError(
-                    f"{self.path}: weight {name!r} at step {self.step} is not finite; use an earlier checkpoint"
+                    f"{self.where}: weight {name!r} at step {self.step} is not finite; use an earlier checkpoint"
                 )
         return {name: tensor.float() for name, tensor in weights.items()}
 
@@ -80,54 +162,115 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         **{key: value for key, value in vars(checkpoint).items() if key != "path"},
         "config": config_to_dict(checkpoint.config),
         "tokenizer": checkpoint.tokenizer.to_json(),
+        "model": dict(checkpoint.model),
     }
     with replacing(path) as temporary, temporary.open("wb") as file:
-        torch.save(content, file)
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # what the disk refused; torch then complains of its position
+                raise error.__context__ from None
+            raise
         file.flush()
         os.fsync(file.fileno())
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint onto the CPU, executing nothing that the file may hold. Raises `CheckpointError`."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from error
-    except LOAD_ERRORS as error:
-        raise CheckpointError(
-            f"{path}: damaged, or not a checkpoint of this program; {other_checkpoints(path)}"
-        ) from error
+    """Read a checkpoint onto the CPU, executing nothing that the file may hold.
+
+    Raises `CheckpointError` for everything that `save_checkpoint` has not written as it is now.
+    """
+    content = read_content(path)
     if not isinstance(content, dict) or content.get("kind") != KIND:
-        raise CheckpointError(f"{path}: not a checkpoint of this program; {other_checkpoints(path)}")
+        raise CheckpointError(f"{shown_path(path)}: not a checkpoint of this program; {other_checkpoints(path)}")
     if content.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path}: format {content.get('format')!r}, but this version reads {FORMAT}; use the one that wrote it"
+            f"{shown_path(path)}: format {content.get('format')!r:.40}, but this version reads {FORMAT}; "
+            "use the version that wrote it"
         )
-    names = Checkpoint.__dataclass_fields__.keys() - {"path"}
-    missing = sorted(names - content.keys())
-    if missing:
-        raise CheckpointError(f"{path}: incomplete, without {', '.join(missing)}; {other_checkpoints(path)}")
-    parts = {name: content[name] for name in names}
     try:
-        parts["config"] = config_from_dict(parts["config"], str(path))
-        parts["tokenizer"] = tokenizer_from_json(parts["tokenizer"], str(path))
-    except UserError as error:
-        raise CheckpointError(str(error)) from error
-    return Checkpoint(**parts, path=path)
+        parts = Content.model_validate({key: content.get(key) for key in Content.model_fields if key in content})
+        check_parts(parts)
+        checkpoint = Checkpoint(
+            **{name: getattr(parts, name) for name in ("step", "model", "optimizers", "scaler", "generators")},
+            config=config_from_dict(parts.config, shown_path(path)),
+            tokenizer=tokenizer_from_json(parts.tokenizer, shown_path(path)),
+            data=parts.data.model_dump(),
+            progress=parts.progress.model_dump(),
+            path=path,
+        )
+        if checkpoint.data["start_id"] >= checkpoint.tokenizer.vocab_size:
+            raise ValueError(f"data.start_id {checkpoint.data['start_id']} is not in the vocabulary")
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise CheckpointError(wrong_part(path, fault)) from error
+    except (ValueError, UserError) as error:
+        raise CheckpointError(wrong_part(path, str(error).removeprefix(f"{shown_path(path)}: "))) from error
+    return checkpoint
+
+
+def read_content(path: Path) -> Any:
+    """What the file holds, of whatever kind that is. Raises `CheckpointError` where it is damaged."""
+    try:
+        with path.open("rb") as file:
+            check_whole(file)
+            file.seek(0)
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointError(f"{shown_path(path)}: {error.strerror or error}; {other_checkpoints(path)}") from error
+    except LOAD_ERRORS as error:
+        raise CheckpointError(
+            f"{shown_path(path)}: damaged, or not a checkpoint of this program; {other_checkpoints(path)}"
+        ) from error
+
+
+def check_whole(file: BinaryIO) -> None:
+    """Raise `BadZipFile` where a byte has changed since it was written.
+
+    torch.load does not compare the checksums that torch.save writes, and would take damaged weights for good. Nor
+    does it write compressed files, of which a small one could fill the memory.
+    """
+    with zipfile.ZipFile(file) as archive:
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+            raise zipfile.BadZipFile("compressed")
+        damaged = archive.testzip()
+        if damaged is not None:
+            raise zipfile.BadZipFile(damaged)
+
+
+def check_parts(content: Content) -> None:
+    """Raise `ValueError` for tensors that are no plain ones of their kind, and for steps that differ."""
+    for name, weight in content.model.items():
+        if weight.layout != torch.strided or not weight.is_contiguous() or not weight.is_floating_point():
+            raise ValueError(f"model: {name!r} is not a plain tensor of floats")
+    for name, state in content.generators.items():
+        if state.dtype != torch.uint8 or state.dim() != 1 or not state.is_contiguous():
+            raise ValueError(f"generators: {name!r} is not the state of one")
+    if content.progress.step != content.step:
+        raise ValueError(f"step {content.step}, but progress.step {content.progress.step}")
+    if content.progress.best_step is not None and not math.isfinite(content.progress.best_val_loss):
+        raise ValueError("progress.best_val_loss is not a number")
+
+
+def wrong_part(path: Path, fault: str) -> str:
+    return f"{shown_path(path)}: not as it was written ({'; '.join(fault.splitlines())}); {other_checkpoints(path)}"
 
 
 def other_checkpoints(path: Path) -> str:
     """What to try instead of a file that cannot be used."""
     others = [other.name for other in checkpoint_files(path.parent) if other != path]
-    return f"others in {path.parent}: {', '.join(reversed(others))}" if others else "there is no other beside it"
+    if not others:
+        return "there is no other beside it"
+    return f"others in {shown_path(path.parent)}: {', '.join(reversed(others))}"
 
 
 def save_to_run(run: RunFolder, checkpoint: Checkpoint, *, keep: int) -> Path:
-    """Write a checkpoint into its run, note it where it is the best so far, and drop what need not be kept."""
+    """Write a checkpoint into its run, note which is the best so far, and drop what need not be kept."""
     path = run.checkpoint_file(checkpoint.step)
     save_checkpoint(path, checkpoint)
-    best = checkpoint.progress["best_step"]
-    if best == checkpoint.step:
-        run.note_best(Best(best, checkpoint.progress["best_val_loss"]))
-    run.thin_out(keep)
+    best_step = checkpoint.progress["best_step"]
+    # Noted at every save: whoever was killed between a best checkpoint and this note does it at the next one.
+    run.note_best(None if best_step is None else Best(best_step, checkpoint.progress["best_val_loss"]))
+    run.thin_out(keep, last_step=checkpoint.step)
     return path

@@ -15,38 +15,56 @@ from pathlib import Path
 
 from config.load import config_to_yaml
 from config.schema import Config
-from data.sources import local_path
+from data.sources import local_path, shown_path
 from errors import CheckpointError, ConfigError
+
+CHECKPOINT_NAME = re.compile(r"step_[0-9]{8,}\.pt")
+TEMPORARY_NAME = re.compile(r"\..*\.[0-9]+\.tmp")
+# What --overwrite may delete.
+RUN_PARTS = {
+    "config.yaml",
+    "tokenizer.json",
+    "metrics.jsonl",
+    "samples.txt",
+    "best.json",
+    "checkpoints",
+    "wandb",
+    "tensorboard",
+}
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise.
 
-    Raises `CheckpointError` where the disk refuses; what stood at `path` is then still there.
+    Raises `CheckpointError` where the disk refuses; what stood at `path` is then still there. A link stays one.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        temporary.replace(path)
-        sync_folder(path.parent)
+        try:
+            yield temporary
+            temporary.replace(target)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
     except OSError as error:
         raise CheckpointError(
-            f"{path}: could not be written: {error.strerror or error}; what was saved before is untouched"
+            f"{shown_path(path)}: could not be written: {error.strerror or error}; what was there before is untouched"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    sync_folder(target.parent)
 
 
 def sync_folder(folder: Path) -> None:
     """Make a rename in `folder` survive a power cut, where the system lets folders be synced."""
     if os.name != "posix":
         return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with contextlib.suppress(OSError):  # some file systems do not; the rename itself has succeeded
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -99,19 +117,34 @@ class RunFolder:
         return self.checkpoints / f"step_{step:08d}.pt"
 
     def start(self, config: Config, tokenizer_json: str) -> None:
-        """Write what describes the run, before its first checkpoint."""
-        self.checkpoints.mkdir(exist_ok=True)
+        """Write what describes the run, before its first checkpoint, and clear away what a killed process left."""
+        try:
+            self.checkpoints.mkdir(exist_ok=True)
+            for left in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
+                left.unlink(missing_ok=True)
+        except OSError as error:
+            raise CheckpointError(
+                f"{shown_path(self.checkpoints)}: {error.strerror or error}; make it writable"
+            ) from error
         write_text(self.config_file, config_to_yaml(config))
         write_text(self.tokenizer_file, tokenizer_json)
 
-    def note_best(self, best: Best) -> None:
-        """Record the best evaluation; its checkpoint is kept."""
-        write_text(self.best_file, json.dumps(asdict(best)) + "\n")
+    def note_best(self, best: Best | None) -> None:
+        """Record which checkpoint is the best; it is kept. Without one, or without its file, the last one counts."""
+        if best is not None and self.checkpoint_file(best.step).is_file():
+            write_text(self.best_file, json.dumps(asdict(best)) + "\n")
+        else:
+            self.best_file.unlink(missing_ok=True)
 
-    def thin_out(self, keep: int) -> None:
-        """Drop all checkpoints but the best and the `keep` newest."""
+    def thin_out(self, keep: int, *, last_step: int) -> None:
+        """Drop all checkpoints but the best and the `keep` newest.
+
+        Those later than `last_step` go first: the run was resumed from an earlier one and makes them anew.
+        """
         best = self.best()
-        for path in checkpoint_files(self.checkpoints)[:-keep]:
+        files = checkpoint_files(self.checkpoints)
+        abandoned = [path for path in files if step_of(path) > last_step]
+        for path in [*abandoned, *files[: len(files) - len(abandoned)][:-keep]]:
             if best is None or path != self.checkpoint_file(best.step):
                 path.unlink(missing_ok=True)
 
@@ -122,38 +155,45 @@ class RunFolder:
             return Best(int(content["step"]), float(content["val_loss"]))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
             raise CheckpointError(
-                f"{self.best_file}: damaged; delete it to go on with the last checkpoint as the best"
+                f"{shown_path(self.best_file)}: damaged; delete it to go on with the last checkpoint as the best"
             ) from error
 
     def find(self, which: str) -> Path:
         """The checkpoint file that `best`, `last` or a path names. Raises `CheckpointError` where it is missing."""
         files = checkpoint_files(self.checkpoints)
         if which not in ("best", "last"):
-            candidates = [local_path(which), self.checkpoints / which]
-            found = next((path for path in candidates if path.is_file()), None)
+            path = given_path(which)
+            found = next((file for file in (path, self.checkpoints / path) if file.is_file()), None)
             if found is None:
                 raise CheckpointError(f"--checkpoint {which}: no such file; use best, last or one of {names_of(files)}")
             return found
         if not files:
-            raise CheckpointError(f"{self.path}: holds no checkpoint; train it with train.py first")
-        best = self.best()
-        if which == "last" or best is None:
+            raise CheckpointError(f"{shown_path(self.path)}: holds no checkpoint; train it with train.py first")
+        best = self.best() if which == "best" else None  # a run goes on from its last one whatever best.json holds
+        if best is None:
             return files[-1]
         path = self.checkpoint_file(best.step)
         if not path.is_file():
-            raise CheckpointError(f"{path}: the best checkpoint is missing; use --checkpoint last or {names_of(files)}")
+            raise CheckpointError(
+                f"{shown_path(path)}: the best checkpoint is missing; use --checkpoint last or {names_of(files)}"
+            )
         return path
 
 
 def names_of(files: list[Path]) -> str:
-    return ", ".join(str(path) for path in files) or "none, since the run has no checkpoint"
+    return ", ".join(map(shown_path, files)) or "none, since the run has no checkpoint"
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first."""
-    return sorted(path for path in folder.glob("step_*.pt") if re.fullmatch(r"step_\d{8,}\.pt", path.name))
+    return sorted((path for path in folder.glob("step_*.pt") if CHECKPOINT_NAME.fullmatch(path.name)), key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step in a checkpoint's name."""
+    return int(checkpoint.stem.removeprefix("step_"))
 
 
 def create_run(runs_dir: Path, name: str | None, stem: str, *, overwrite: bool) -> RunFolder:
@@ -163,20 +203,29 @@ def create_run(runs_dir: Path, name: str | None, stem: str, *, overwrite: bool) 
     """
     try:
         runs_dir.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise ConfigError(f"{shown_path(runs_dir)}: not a folder; choose another runs_dir=…") from error
+    except OSError as error:
+        raise ConfigError(refusal(runs_dir, error)) from error
+    path = runs_dir / (name or stem)
+    try:
         if name is None:
             return RunFolder(first_free_folder(runs_dir, stem))
-        path = runs_dir / name
-        if path.exists() and overwrite:
+        if overwrite and os.path.lexists(path):
             delete_run(path)
         path.mkdir()
     except FileExistsError as error:
         raise ConfigError(
-            f"{error.filename}: exists already; resume it (--resume {error.filename}), "
+            f"{shown_path(path)}: exists already; resume it (--resume {shown_path(path)}), "
             "replace it (--overwrite), or choose another name=…"
         ) from error
     except OSError as error:
-        raise ConfigError(f"{error.filename or runs_dir}: {error.strerror}; choose another runs_dir=…") from error
+        raise ConfigError(refusal(path, error)) from error
     return RunFolder(path)
+
+
+def refusal(path: Path, error: OSError) -> str:
+    return f"{shown_path(path)}: {error.strerror or error}; choose another runs_dir=…"
 
 
 def first_free_folder(runs_dir: Path, stem: str) -> Path:
@@ -192,11 +241,27 @@ def first_free_folder(runs_dir: Path, stem: str) -> Path:
 
 
 def delete_run(path: Path) -> None:
-    """Delete a run, and refuse to delete a folder that is not one."""
-    is_run = path.is_dir() and ((path / "config.yaml").is_file() or not any(path.iterdir()))
-    if not is_run:
-        raise ConfigError(f"{path}: not the folder of a run, so --overwrite leaves it alone; choose another name=…")
+    """Delete a run, and refuse to delete anything in which there is more than a run."""
+    foreign = "it is a link" if path.is_symlink() else "it is not a folder" if not path.is_dir() else foreign_part(path)
+    if foreign is not None:
+        raise ConfigError(
+            f"{shown_path(path)}: not the folder of a run and nothing else ({foreign}), "
+            "so --overwrite leaves it alone; choose another name=…"
+        )
     shutil.rmtree(path)
+
+
+def foreign_part(folder: Path) -> str | None:
+    """Why a folder is not a run's, or None where it is one, or empty."""
+    names = {path.name for path in folder.iterdir()}
+    if names and RunFolder(folder).config_file.name not in names:
+        return "it holds no config.yaml"
+    others = sorted(name for name in names - RUN_PARTS if not TEMPORARY_NAME.fullmatch(name))
+    checkpoints = RunFolder(folder).checkpoints
+    for path in sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []:
+        if not CHECKPOINT_NAME.fullmatch(path.name) and not TEMPORARY_NAME.fullmatch(path.name):
+            others.append(f"{checkpoints.name}/{path.name}")
+    return f"it holds {shown_path(Path(others[0]))}" if others else None
 
 
 def find_run(run: str | None, runs_dir: Path = Path("runs")) -> tuple[RunFolder, Path | None]:
@@ -206,23 +271,53 @@ def find_run(run: str | None, runs_dir: Path = Path("runs")) -> tuple[RunFolder,
     """
     if run is None:
         return newest_run(runs_dir), None
-    path = local_path(run)
+    path = given_path(run)
     if path.is_file():
-        return RunFolder(path.parent.parent), path
+        return RunFolder(folder_of(path)), path
     folder = RunFolder(path)
     if folder.config_file.is_file():
         return folder, None
+    near = nearest_run(path, runs_dir)
+    advice = f"did you mean {shown_path(near)}?" if near else "give a folder such as runs/NAME, or a checkpoint file"
     if path.is_dir():
-        raise CheckpointError(f"{path}: not the folder of a run (it holds no config.yaml)")
-    siblings = [str(other) for other in path.parent.glob("*")] if path.parent.is_dir() else []
-    near = get_close_matches(run, siblings, n=1, cutoff=0.5)
-    advice = f"did you mean {near[0]}?" if near else "give a folder such as runs/NAME, or a checkpoint file"
-    raise CheckpointError(f"{run}: no such run; {advice}")
+        raise CheckpointError(f"{shown_path(path)}: not the folder of a run (it holds no config.yaml); {advice}")
+    raise CheckpointError(f"{shown_path(path)}: no such run; {advice}")
+
+
+def given_path(name: str) -> Path:
+    """The path that a user named, where the system takes it for one at all; otherwise `CheckpointError`."""
+    try:
+        path = local_path(name)
+        path.is_file()  # it raises for names too long, and for folders that may not be looked into
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: the ~ of a user that there is not
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{name}: {reason}; give a folder such as runs/NAME, or a checkpoint file") from error
+    return path
+
+
+def folder_of(checkpoint: Path) -> Path:
+    """The run folder that a checkpoint file lies in."""
+    folder = checkpoint.parent.parent
+    return folder if len(checkpoint.parts) > 2 else checkpoint.absolute().parent.parent
+
+
+def nearest_run(path: Path, runs_dir: Path) -> Path | None:
+    """The run that was probably meant: the one that `path` is part of, or one with a name like it."""
+    if RunFolder(path.parent).config_file.is_file():
+        return path.parent
+    for folder in (path.parent, runs_dir):
+        runs = {shown_path(Path(file.parent.name)): file.parent for file in folder.glob("*/config.yaml")}
+        near = get_close_matches(shown_path(Path(path.name)), runs, n=1, cutoff=0.5)
+        if near:
+            return runs[near[0]]
+    return None
 
 
 def newest_run(runs_dir: Path) -> RunFolder:
     """The run with the newest checkpoint."""
     files = [file for folder in runs_dir.glob("*/checkpoints") for file in checkpoint_files(folder)]
     if not files:
-        raise CheckpointError(f"{runs_dir}: no run with a checkpoint in it; train one with: python train.py")
+        raise CheckpointError(
+            f"{shown_path(runs_dir)}: no run with a checkpoint in it; train one with: python train.py"
+        )
     return RunFolder(max(files, key=lambda file: file.stat().st_mtime_ns).parent.parent)
