@@ -42,8 +42,9 @@ class Progress:
             self.evaluations_since_best += 1
 
     def is_overfitting(self, train_loss: float) -> bool:
-        """Whether val loss has been rising for a while although train loss falls."""
-        return self.evaluations_since_best >= OVERFITTING_EVALUATIONS and train_loss < self.train_loss_at_best
+        """Whether val loss has been rising for a while although train loss falls, and nobody has said so yet."""
+        rising = self.evaluations_since_best >= OVERFITTING_EVALUATIONS
+        return rising and train_loss < self.train_loss_at_best and not self.overfitting_said
 
 
 class TrainingState:
@@ -69,7 +70,10 @@ class TrainingState:
         )
 
     def checkpoint(self, file_sizes: dict[str, int]) -> Checkpoint:
-        """A snapshot that `restore` continues from. `file_sizes` are those of the files that the run appends to."""
+        """What `restore` continues from, with the live tensors: to be saved before the next step.
+
+        `file_sizes` are those of the files that the run appends to.
+        """
         data = {
             "fingerprint": self.prepared.fingerprint,
             "num_documents": self.prepared.num_documents,
@@ -88,19 +92,27 @@ class TrainingState:
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take up where the checkpoint was made. Raises `CheckpointError` where it was trained on other data."""
+        """Take up where the checkpoint was made. Raises `CheckpointError` where it does not fit model or data."""
         if checkpoint.data["fingerprint"] != self.prepared.fingerprint:
             raise CheckpointError(
-                f"{checkpoint.path}: was trained on another text than data.source={self.config.data.source} is now; "
+                f"{checkpoint.where}: was trained on another text than data.source={self.config.data.source} is now; "
                 "bring that text back, or start a new run"
             )
         self.model.load_state_dict(checkpoint.fitting_weights(self.model))
-        self.optimizers.load_state_dict(checkpoint.optimizers)
-        self.scaler.load_state_dict(checkpoint.scaler)
         self.progress = Progress(**{field.name: checkpoint.progress[field.name] for field in fields(Progress)})
         self.losses.restore(checkpoint.progress["losses"])
-        self.windows.set_state(checkpoint.generators["windows"])
-        restore_generator_states(checkpoint.generators, self.runtime.device)
+        try:
+            self.optimizers.load_state_dict(checkpoint.optimizers)
+            if checkpoint.scaler:  # empty where the run did not need one so far
+                self.scaler.load_state_dict(checkpoint.scaler)
+            self.windows.set_state(checkpoint.generators["windows"])
+            restore_generator_states(checkpoint.generators, self.runtime.device)
+        except CheckpointError as error:
+            raise CheckpointError(f"{checkpoint.where}: {error}") from error
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise CheckpointError(
+                f"{checkpoint.where}: not as it was written ({str(error).splitlines()[0]}); resume from another one"
+            ) from error
 
 
 class LossWatch:
