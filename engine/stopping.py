@@ -10,6 +10,13 @@ import torch
 from config.schema import Config
 from errors import UserError
 
+OUT_OF_MEMORY_WORDS = (
+    "DefaultCPUAllocator: ",  # can't allocate memory (Linux, macOS), not enough memory (Windows)
+    "Storage size calculation overflowed",  # more bytes than can be counted
+    "out of memory",  # MPS, and what CUDA's libraries say
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+
 
 class StopRequest:
     """Within this context, Ctrl-C and SIGTERM only set `requested`; a second Ctrl-C interrupts at once."""
@@ -26,7 +33,8 @@ class StopRequest:
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self.previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            # None: it was set by other means than Python's, which cannot be put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Called by Python when the signal arrives."""
@@ -34,7 +42,16 @@ class StopRequest:
             raise KeyboardInterrupt
         if not self.requested:
             self.requested = True
-            self.say(f"{signal.Signals(number).name}: finishing this step and saving (Ctrl-C again: stop at once)")
+            with contextlib.suppress(RuntimeError):  # the signal came in the middle of another line; Python says so
+                self.say(f"{signal.Signals(number).name}: finishing this step and saving (Ctrl-C again: stop at once)")
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether this is what torch, numpy or Python raise where memory does not suffice."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    # Elsewhere than on CUDA it is a plain RuntimeError, and only its words tell.
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY_WORDS)
 
 
 @contextlib.contextmanager
@@ -42,14 +59,15 @@ def explain_out_of_memory(config: Config) -> Iterator[None]:
     """Turn running out of memory into a `UserError` that names the shapes and the setting to lower."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        # On a CPU torch raises a plain RuntimeError; only its words tell.
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
         train, model = config.train, config.model
         halved = f"train.batch_size={train.batch_size // 2} train.grad_accum_steps={train.grad_accum_steps * 2}"
-        advice = f"{halved} (the same step in half the memory)" if train.batch_size > 1 else "a smaller model"
+        same = "the same step" if train.batch_size % 2 == 0 else "almost the same step"
+        advice = f"{halved} ({same} in half the memory), or " if train.batch_size > 1 else ""
         raise UserError(
             f"out of memory with train.batch_size={train.batch_size}, model.context_length={model.context_length}, "
-            f"d_model={model.d_model}, num_layers={model.num_layers}, num_heads={model.num_heads}; try {advice}"
+            f"d_model={model.d_model}, num_layers={model.num_layers}, num_heads={model.num_heads}; "
+            f"try {advice}a smaller model"
         ) from error
