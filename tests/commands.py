@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).parents[1]
+SCRIPTS = ("train.py", "sample.py", "evaluate.py")
 TINY_MODEL = ("model.d_model=16", "model.num_heads=2", "model.num_layers=2", "model.context_length=8")
 TINY = (*TINY_MODEL, "train.batch_size=4", "optim.warmup_steps=2", "runtime.threads=1", "tracking.wandb=disabled")
 # A locale that knows ASCII only, on a Python that goes by it.
@@ -48,10 +49,10 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def start(
     cwd: Path, *arguments: object, env: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a script of ours (or, with "-c" or "-X" first, Python as told)."""
-    words = list(map(str, arguments))
-    if words[0].endswith(".py"):
-        words[0] = str(ROOT / words[0])
+    """Start a script of ours (or, where none comes first, Python as told)."""
+    words = [word if isinstance(word, bytes) else str(word) for word in arguments]
+    if words[0] in SCRIPTS:
+        words[0] = str(ROOT / str(words[0]))
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen([sys.executable, *words], cwd=cwd, env=environment(env), **pipes)
 
