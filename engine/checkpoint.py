@@ -139,7 +139,7 @@ class Checkpoint:
         return {WRAPPERS.sub("", name): weight for name, weight in self.model.items()}
 
     def fitting_weights(self, model: GPT) -> dict[str, Tensor]:
-        """The weights under the model's names, in fp32. Raises `CheckpointError` for others, or for nan among them."""
+        """The weights under the model's names. Raises `CheckpointError` for others, or for nan among them."""
         weights, expected = self.plain_weights(), model.state_dict()
         for name in sorted(expected.keys() | weights.keys()):
             if name not in weights or name not in expected or weights[name].shape != expected[name].shape:
@@ -150,7 +150,7 @@ class Checkpoint:
                 raise CheckpointError(
                     f"{self.where}: weight {name!r} at step {self.step} is not finite; use an earlier checkpoint"
                 )
-        return {name: tensor.float() for name, tensor in weights.items()}
+        return weights
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:

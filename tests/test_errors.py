@@ -54,7 +54,7 @@ def start(*arguments: str | bytes, environment: dict[str, str] | None = None, **
     return subprocess.Popen(
         [sys.executable, "-c", COMMAND, *arguments],
         cwd=ROOT,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, "PYTHONUNBUFFERED": "", **(environment or {})},  # "": output waits in the buffer, as usual
         stderr=subprocess.PIPE,
         **options,
     )
