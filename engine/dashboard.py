@@ -96,17 +96,18 @@ def wandb_mode(config: Config) -> str:
 
 
 def reachable_mode(wandb: Any, say: Callable[[str], None]) -> str:
-    """online where there is a key and the server answers, else offline, with the reason said."""
+    """online where the server answers and takes our key, else offline, with the reason said."""
     try:
+        url = urlsplit(wandb.setup().settings.base_url)
+        # First of all: without a network, checking the key takes ten seconds to fail.
+        if not answers(url.hostname or "", url.port or (80 if url.scheme == "http" else 443)):
+            say(f"wandb does not reach {url.hostname}, so the run is kept offline; wandb sync uploads it later")
+            return "offline"
         if not wandb.login(prompt=False):
             say("wandb has no API key (wandb login makes one), so the run is kept offline")
             return "offline"
-        url = urlsplit(wandb.setup().settings.base_url)
     except Exception as error:  # noqa: BLE001 - a foreign program that may fail in any way
         say(f"wandb cannot log in, so the run is kept offline: {first_line(error)}")
-        return "offline"
-    if not answers(url.hostname or "", url.port or (80 if url.scheme == "http" else 443)):
-        say(f"wandb does not reach {url.hostname}, so the run is kept offline; wandb sync uploads it later")
         return "offline"
     return "online"
 

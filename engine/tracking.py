@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Never
@@ -64,8 +65,8 @@ class Console:
 
     def show_sample(self, text: str) -> None:
         """What the model has just written, set apart from the lines about it."""
-        for line in text.splitlines():
-            self.say(f"    | {line}")
+        for line in text.split("\n"):
+            self.say(f"    | {printable(line)}")
 
     def say(self, line: str) -> None:
         """A line that may be missed."""
@@ -112,8 +113,9 @@ class AppendedFile:
         return os.fstat(self.file.fileno()).st_size
 
     def close(self) -> None:
-        """No more is written."""
-        self.file.close()
+        """No more is written. What a full disk has refused is refused again here, and was reported then."""
+        with contextlib.suppress(OSError):
+            self.file.close()
 
     def refused(self, error: OSError) -> CheckpointError:
         """The error of a disk that does not take what is written."""
@@ -155,6 +157,11 @@ class Tracker:
         self.metrics.close()
         self.samples.close()
         self.dashboard.finish(exit_code)
+
+
+def printable(line: str) -> str:
+    """The line with control characters escaped, so that what a model writes cannot drive the terminal."""
+    return "".join(c if c == "\t" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in line)
 
 
 class Stopwatch:

@@ -1,0 +1,143 @@
+"""What a run tells on the terminal and keeps in its files."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.dashboard import Dashboard
+from engine.run_folder import RunFolder
+from engine.tracking import Console, Stopwatch, Tracker, duration
+from errors import CheckpointError
+
+METRICS = {"train/loss": 1.5, "optim/learning_rate": 1e-3, "perf/tokens_per_second": 1234.5}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path)
+
+
+def make_tracker(run: RunFolder, sizes: dict[str, int] | None = None) -> Tracker:
+    return Tracker(run, Dashboard(None, print), sizes)
+
+
+def test_metrics_are_one_object_a_line_and_readable_at_once(run: RunFolder) -> None:
+    tracker = make_tracker(run)
+    tracker.log(10, {"train/loss": 1.5})
+    tracker.log(20, {"train/loss": 1.25, "val/loss": 1.75})
+    lines = [json.loads(line) for line in run.metrics_file.read_text(encoding="utf-8").splitlines()]
+    assert lines == [{"step": 10, "train/loss": 1.5}, {"step": 20, "train/loss": 1.25, "val/loss": 1.75}]
+    tracker.close(0)
+
+
+def test_samples_are_kept_in_utf8_with_their_step(run: RunFolder) -> None:
+    tracker = make_tracker(run)
+    tracker.sample(10, "naïve 你好 🙂\nsecond line")
+    tracker.close(0)
+    assert run.samples_file.read_bytes().decode("utf-8") == "--- step 10 ---\nnaïve 你好 🙂\nsecond line\n\n"
+
+
+def test_a_resumed_run_forgets_what_came_after_its_checkpoint(run: RunFolder) -> None:
+    tracker = make_tracker(run)
+    tracker.log(10, {"train/loss": 1.5})
+    tracker.sample(10, "ten")
+    sizes = tracker.file_sizes()
+    tracker.log(20, {"train/loss": 1.25})
+    tracker.sample(20, "twenty")
+    tracker.metrics.write('{"step": 30, "train')  # torn by a crash
+    tracker.close(1)
+    resumed = make_tracker(run, sizes)
+    resumed.log(20, {"train/loss": 1.25})
+    resumed.close(0)
+    steps = [json.loads(line)["step"] for line in run.metrics_file.read_text(encoding="utf-8").splitlines()]
+    assert steps == [10, 20]
+    assert run.samples_file.read_text(encoding="utf-8") == "--- step 10 ---\nten\n\n"
+
+
+def test_a_resumed_run_whose_files_were_cut_or_deleted_just_appends(run: RunFolder) -> None:
+    tracker = make_tracker(run, {"metrics": 1000, "samples": 1000})
+    tracker.log(30, {"train/loss": 1.0})
+    tracker.close(0)
+    assert run.metrics_file.read_text(encoding="utf-8") == '{"step": 30, "train/loss": 1.0}\n'
+
+
+def test_a_disk_that_refuses_is_one_clear_error(run: RunFolder) -> None:
+    run.metrics_file.mkdir()
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: could not be written: .*; make room and resume"):
+        make_tracker(run)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a /dev/full, where every write fails")
+def test_a_full_disk_is_one_clear_error(run: RunFolder) -> None:
+    run.metrics_file.symlink_to("/dev/full")
+    tracker = make_tracker(run)
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: could not be written: No space left on device"):
+        tracker.log(1, {"train/loss": 1.0})
+    tracker.close(1)
+
+
+def show(console: Console, step: int, metrics: dict[str, float], best: float | None = 1.25) -> None:
+    console.show(step, 1000, metrics, best_val_loss=best, seconds_left=75)
+
+
+def test_evaluations_are_aligned_lines_that_mark_the_best(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    show(console, 50, {**METRICS, "val/loss": 1.25, "val/bits_per_char": 1.803})
+    show(console, 1000, {**METRICS, "val/loss": 1.5, "val/bits_per_char": 2.164})
+    assert capsys.readouterr().err.splitlines() == [
+        "step   50/1000  train 1.5000  val 1.2500 best  1.803 bits/char  1,234 tokens/s  75 s left",
+        "step 1000/1000  train 1.5000  val 1.5000       2.164 bits/char  1,234 tokens/s  75 s left",
+    ]
+
+
+def test_without_a_terminal_steps_between_evaluations_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    console.start_bar(0, 1000)
+    show(console, 20, METRICS)
+    console.show_sample("to be\nor not")
+    console.stop_bar()
+    assert capsys.readouterr().err.splitlines() == [
+        "step   20/1000  train 1.5000  1,234 tokens/s  75 s left",
+        "    | to be",
+        "    | or not",
+    ]
+
+
+def test_quiet_shows_warnings_only(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(quiet=True)
+    show(console, 20, METRICS)
+    show(console, 50, {**METRICS, "val/loss": 1.25, "val/bits_per_char": 1.803})
+    console.show_sample("to be")
+    console.say("by the way")
+    console.warn("watch out")
+    assert capsys.readouterr().err == "watch out\n"
+
+
+def test_control_characters_in_a_sample_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().show_sample("a\x1b[2Jb\rc\x07\td\x85e")
+    assert capsys.readouterr().err == "    | a\\x1b[2Jb\\rc\\x07\td\\x85e\n"
+
+
+def test_the_stopwatch_leaves_pauses_out() -> None:
+    stopwatch = Stopwatch(step=0)
+    with stopwatch.pause():
+        time.sleep(0.2)
+    time.sleep(0.05)
+    assert 0.04 < stopwatch.lap() < 0.19
+    assert stopwatch.lap() < 0.04
+
+
+def test_the_time_left_follows_the_steps_of_this_process() -> None:
+    stopwatch = Stopwatch(step=100)
+    time.sleep(0.1)
+    per_step = stopwatch.seconds_left(step=110, max_steps=120) / 10
+    assert 0.01 <= per_step < 0.05  # 10 steps took 0.1 s
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0 s"), (42, "42 s"), (99, "99 s"), (185, "3:05"), (7385, "2:03:05")]
+)
+def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
