@@ -1,0 +1,149 @@
+"""Evaluation: every token counted once, the same number every time, comparable measures."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import ENGLISH, TINY, Finished, call, metrics, succeed, two_at_a_time
+
+from config.schema import ModelConfig
+from data.dataset import Split
+from data.tokenizer import ByteTokenizer, CharTokenizer
+from engine.runtime import Runtime
+from evaluate import Evaluation, evaluate
+from model import GPT
+
+RUNTIME = Runtime(torch.device("cpu"), "fp32", compile=False, threads=1, reason="a test")
+
+
+def tiny_model(vocab_size: int) -> GPT:
+    torch.manual_seed(0)
+    return GPT(ModelConfig(context_length=8, d_model=16, num_heads=2, num_layers=2, dropout=0.5), vocab_size)
+
+
+def loss_one_by_one(model: GPT, ids: np.ndarray) -> float:
+    """The mean loss with each token predicted by a call of its own, from the start of its window."""
+    model.eval()
+    total = 0.0
+    for position in range(1, len(ids)):
+        start = (position - 1) // 8 * 8
+        logits = model(torch.tensor([ids[start:position].tolist()]))[0, -1]
+        total -= torch.log_softmax(logits.double(), dim=-1)[ids[position]].item()
+    return total / (len(ids) - 1)
+
+
+@pytest.mark.parametrize("length", [2, 8, 9, 10, 100])
+def test_the_loss_counts_every_token_but_the_first_exactly_once(length: int) -> None:
+    tokenizer = CharTokenizer("abc")
+    ids = np.random.default_rng(0).integers(3, size=length).astype(np.uint8)
+    model = tiny_model(tokenizer.vocab_size)
+    result = evaluate(model, Split("val", ids), tokenizer, RUNTIME)
+    assert result.tokens == length - 1
+    assert result.loss == pytest.approx(loss_one_by_one(model, ids), abs=1e-5)
+
+
+def test_an_evaluation_repeats_exactly_and_leaves_generators_and_mode_alone() -> None:
+    tokenizer = CharTokenizer("abc")
+    split = Split("val", np.random.default_rng(0).integers(3, size=100).astype(np.uint8))
+    model = tiny_model(tokenizer.vocab_size).train()
+    before = torch.get_rng_state()
+    first = evaluate(model, split, tokenizer, RUNTIME)
+    assert evaluate(model, split, tokenizer, RUNTIME) == first
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.training
+    evaluate(model.eval(), split, tokenizer, RUNTIME)
+    assert not model.training
+
+
+def test_max_tokens_takes_the_first_ones() -> None:
+    tokenizer = CharTokenizer("abc")
+    ids = np.random.default_rng(0).integers(3, size=100).astype(np.uint8)
+    model = tiny_model(tokenizer.vocab_size)
+    limited = evaluate(model, Split("val", ids), tokenizer, RUNTIME, max_tokens=20)
+    assert limited.loss == pytest.approx(evaluate(model, Split("val", ids[:21]), tokenizer, RUNTIME).loss, abs=1e-6)
+    assert limited.tokens == 20
+
+
+def test_bits_are_per_character_and_per_byte_whatever_the_tokens_are() -> None:
+    tokenizer = ByteTokenizer()
+    ids = tokenizer.encode("aé你🙂" * 5)  # 4 characters in 1 + 2 + 3 + 4 bytes
+    result = evaluate(tiny_model(tokenizer.vocab_size), Split("val", ids), tokenizer, RUNTIME)
+    assert (result.tokens, result.chars, result.bytes) == (49, 19, 49)  # all but the first "a"
+    assert result.bits_per_char == pytest.approx(result.loss * 49 / math.log(2) / 19)
+    assert result.bits_per_byte == pytest.approx(result.loss / math.log(2))
+
+
+def test_documents_ends_count_as_tokens_and_not_as_characters() -> None:
+    tokenizer = CharTokenizer("aé")
+    ids = np.array([0, tokenizer.end_id, 1, tokenizer.end_id], dtype=np.uint8)
+    result = evaluate(tiny_model(tokenizer.vocab_size), Split("val", ids), tokenizer, RUNTIME)
+    assert (result.tokens, result.chars, result.bytes) == (3, 1, 2)
+
+
+def test_perplexity_is_the_number_of_equally_likely_tokens_and_never_overflows() -> None:
+    assert Evaluation(math.log(5), 10, 10, 10).perplexity == pytest.approx(5)
+    assert math.isfinite(Evaluation(10_000.0, 10, 10, 10).perplexity)
+    assert math.isnan(Evaluation(math.nan, 10, 10, 10).perplexity)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained run in runs/a, and texts beside it."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    (folder / "text.txt").write_text(ENGLISH, encoding="utf-8")
+    (folder / "other.txt").write_text("the lazy fox\n", encoding="utf-8")
+    (folder / "unknown.txt").write_text("the lazy 狐, 狐!\n", encoding="utf-8")
+    (folder / "short.txt").write_text("t", encoding="utf-8")
+    (folder / "latin1.txt").write_bytes(b"caf\xe9")
+    succeed(folder, "train.py", *TINY, "data.source=text.txt", "train.max_steps=6", "train.eval_interval=3", "name=a")
+    return folder
+
+
+def side_by_side(folder: Path, commands: list[list[str]]) -> list[Finished]:
+    with two_at_a_time() as later:
+        running = [later(folder, *arguments) for arguments in commands]
+        return [each.result() for each in running]
+
+
+def test_the_command_measures_what_training_measured(folder: Path) -> None:
+    again, text, train = side_by_side(
+        folder,
+        [
+            ["evaluate.py", "runs/a", "--json", "--checkpoint", "last", "--threads", "1"],
+            ["evaluate.py", "runs/a", "--checkpoint", "last", "--threads", "1"],
+            ["evaluate.py", "runs/a", "--split", "train", "--json"],
+        ],
+    )
+    facts = json.loads(again.out)
+    trained = metrics(folder / "runs" / "a")[-1]
+    assert facts["loss"] == trained["val/loss"]
+    assert facts["bits_per_char"] == trained["val/bits_per_char"]
+    assert facts["step"] == 6
+    assert f"loss           {facts['loss']:.4f} nats per token" in text.out
+    assert json.loads(train.out)["tokens"] == int(0.9 * len(ENGLISH)) - 1
+
+
+def test_any_text_file_can_be_measured_and_faults_in_it_are_one_line(folder: Path) -> None:
+    fine, unknown, short, latin1, missing = side_by_side(
+        folder,
+        [
+            ["evaluate.py", "runs/a", "--json", "--text-file", name]
+            for name in ("other.txt", "unknown.txt", "short.txt", "latin1.txt", "othr.txt")
+        ],
+    )
+    assert json.loads(fine.out)["tokens"] == 12
+    assert "the vocabulary lacks 2 of the text's characters" in unknown.error()
+    assert "'狐' at 9, 12; '!' at 13" in unknown.error()
+    assert "has 1 tokens, and at least 2 are needed" in short.error()
+    assert "latin1.txt: byte 3" in latin1.error()
+    assert "did you mean 'other.txt'?" in missing.error()
+
+
+def test_a_text_that_has_changed_since_is_not_taken_for_the_one_that_was_trained_on(folder: Path) -> None:
+    (folder / "text.txt").write_text(ENGLISH + "more", encoding="utf-8")
+    changed = call(folder, "evaluate.py", "runs/a")
+    (folder / "text.txt").write_text(ENGLISH, encoding="utf-8")
+    assert "not the text that the model was trained on any more" in changed.error()
