@@ -1,0 +1,43 @@
+"""What the benchmarks share: the machine in words, alternating timings, tables in Markdown."""
+
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # so that `python bench/X.py` finds the rooms
+
+
+def machine() -> str:
+    """Processor, cores, system and torch, in one line."""
+    capabilities = torch.cpu.get_capabilities()
+    name = capabilities.get("cpu_name") or platform.processor() or platform.machine()
+    bf16 = "with bf16" if any(capabilities.get(key) for key in ("avx512_bf16", "amx_bf16", "bf16")) else "without bf16"
+    return f"{name} {bf16}, {torch.get_num_threads()} threads, {platform.system()}, torch {torch.__version__}"
+
+
+def alternate(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds of each contender, all of them called in turn in every round, so that noise hits all alike."""
+    for run in contenders.values():
+        run()
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A Markdown table on stdout."""
+    print("| " + " | ".join(header) + " |")
+    print("|" + " --- |" * len(header))
+    for row in rows:
+        print("| " + " | ".join(map(str, row)) + " |", flush=True)
