@@ -83,6 +83,19 @@ class ProgressPart(Part):
     file_sizes: dict[str, int]
 
 
+class GroupPart(Part):
+    """Which parameters, by number, one set of an optimizer's settings is for."""
+
+    params: list[int]
+
+
+class OptimizerPart(Part):
+    """What an optimizer remembers, by the number of the parameter."""
+
+    state: dict[int, dict[str, Tensor]]
+    param_groups: list[GroupPart]
+
+
 class Content(Part):
     """The whole file, but for what marks it as ours. Config and tokenizer have readers of their own."""
 
@@ -92,7 +105,7 @@ class Content(Part):
     model: dict[str, Tensor]
     data: DataPart
     progress: ProgressPart
-    optimizers: list[dict[str, Any]]
+    optimizers: list[OptimizerPart]
     scaler: dict[str, float | int]
     generators: dict[str, Tensor]
 
@@ -181,24 +194,19 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises `CheckpointError` for everything that `save_checkpoint` has not written as it is now.
     """
     content = read_content(path)
-    if not isinstance(content, dict) or content.get("kind") != KIND:
+    if not isinstance(content, dict) or not isinstance(content.get("kind"), str) or content["kind"] != KIND:
         raise CheckpointError(f"{shown_path(path)}: not a checkpoint of this program; {other_checkpoints(path)}")
-    if content.get("format") != FORMAT:
+    if type(content.get("format")) is not int or content["format"] != FORMAT:
         raise CheckpointError(
             f"{shown_path(path)}: format {content.get('format')!r:.40}, but this version reads {FORMAT}; "
             "use the version that wrote it"
         )
     try:
-        parts = Content.model_validate({key: content.get(key) for key in Content.model_fields if key in content})
-        check_parts(parts)
-        checkpoint = Checkpoint(
-            **{name: getattr(parts, name) for name in ("step", "model", "optimizers", "scaler", "generators")},
-            config=config_from_dict(parts.config, shown_path(path)),
-            tokenizer=tokenizer_from_json(parts.tokenizer, shown_path(path)),
-            data=parts.data.model_dump(),
-            progress=parts.progress.model_dump(),
-            path=path,
-        )
+        names = Content.model_fields.keys() & content.keys()
+        check_parts(Content.model_validate({name: content[name] for name in names}))
+        checkpoint = Checkpoint(**{name: content[name] for name in names}, path=path)
+        checkpoint.config = config_from_dict(content["config"], shown_path(path))
+        checkpoint.tokenizer = tokenizer_from_json(content["tokenizer"], shown_path(path))
         if checkpoint.data["start_id"] >= checkpoint.tokenizer.vocab_size:
             raise ValueError(f"data.start_id {checkpoint.data['start_id']} is not in the vocabulary")
     except ValidationError as error:

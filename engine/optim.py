@@ -81,7 +81,7 @@ class Optimizers:
                 ]
                 member.load_state_dict({"state": state["state"], "param_groups": groups})
                 check_state(member)
-        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
             raise CheckpointError(
                 f"the optimizers' state does not fit this model ({error}); start a new run"
             ) from error

@@ -230,7 +230,7 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(file):
 
 
 def test_a_newer_format_is_refused_by_name(file):
-    for version in (FORMAT + 1, 0, "1", None, [1] * 1000):
+    for version in (FORMAT + 1, 0, "1", True, None, [1] * 1000, torch.zeros(0)):
         rewrite(file, lambda content, version=version: {**content, "format": version})
         assert_refused(file, f"but this version reads {FORMAT}; use the version that wrote it")
 
@@ -278,6 +278,7 @@ def test_a_missing_or_mistyped_part_is_refused_by_name(file, part):
         ("generators", {"windows": torch.zeros(5)}),
         ("generators", {"cpu": torch.zeros(5, 5, dtype=torch.uint8)}),
         ("scaler", {"scale": "large"}),
+        ("scaler", {"scale": torch.zeros(2)}),
         ("config", {"seed": "x"}),
         ("config", {"seed": torch.zeros(2)}),
         ("config", {"model": 5}),
@@ -289,6 +290,13 @@ def test_a_missing_or_mistyped_part_is_refused_by_name(file, part):
 def test_a_wrong_value_inside_of_a_part_is_refused(file, part, changes):
     rewrite(file, lambda content: {**content, part: {**content[part], **changes}})
     assert_refused(file, "not as it was written")
+
+
+@pytest.mark.parametrize("value", [None, 5, [5], torch.zeros(2), {"a": 1}, {5: torch.zeros(2)}, {0: {"step": 5}}])
+@pytest.mark.parametrize("part", ["state", "param_groups"])
+def test_an_optimizer_of_the_wrong_kind_is_refused(file, part, value):
+    rewrite(file, lambda content: content["optimizers"][1].update({part: value}))
+    assert_refused(file, f"(optimizers.1.{part}")
 
 
 @pytest.mark.parametrize("tokenizer", ["", "{}", "[1]", '{"format": 1, "kind": "word"}', "x" * 5000, "[" * 100_000])
