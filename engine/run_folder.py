@@ -290,7 +290,7 @@ def given_path(name: str) -> Path:
         path = local_path(name)
         path.is_file()  # it raises for names too long, and for folders that may not be looked into
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: the ~ of a user that there is not
-        reason = getattr(error, "strerror", None) or error
+        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
         raise CheckpointError(f"{name}: {reason}; give a folder such as runs/NAME, or a checkpoint file") from error
     return path
 
