@@ -37,7 +37,7 @@ TEXT = "data.source=text.txt"
 EXACT = (*TINY, "model.dropout=0.1", "train.grad_accum_steps=2", "runtime.precision=fp32", "train.log_interval=1")
 BASE = (TEXT, *EXACT, "train.max_steps=6", "train.keep_checkpoints=9")
 STEPS = 160
-LONG = (TEXT, *EXACT, f"train.max_steps={STEPS}", "train.eval_interval=40")
+LONG = (TEXT, *EXACT, f"train.max_steps={STEPS}", "train.eval_interval=40", "train.log_interval=7")
 SHORT = (TEXT, *TINY, "train.max_steps=50", "train.eval_interval=2000", "train.log_interval=1")
 TURN = ("data.source=turn.txt", *TINY, "train.max_steps=400", "train.eval_interval=10", "train.patience=4")
 WILD = (TEXT, *TINY, "train.max_steps=50", "train.checkpoint_interval=1", "runtime.precision=fp32")
@@ -201,11 +201,11 @@ class TestResuming:
 
     @classmethod
     def interrupt(cls, home: Path, name: str, number: signal.Signals, optimizer: str) -> Finished:
-        """Start a run and send it a signal as soon as it has made some steps."""
+        """Start a run and send it a signal as soon as it has made some steps; most likely it stops between two lines."""
         process = start(home, "train.py", *LONG, f"name={name}", f"optim.optimizer={optimizer}")
         file = home / "runs" / name / "metrics.jsonl"
         deadline = time.monotonic() + 60
-        while not (file.is_file() and file.read_bytes().count(b"\n") >= 5):
+        while not (file.is_file() and file.read_bytes().count(b"\n") >= 2):
             assert time.monotonic() < deadline
             assert process.poll() is None, finish(process)
             time.sleep(0.005)
@@ -222,7 +222,7 @@ class TestResuming:
         assert interrupted.code == 130, interrupted.err
         assert f"{number.name}: finishing this step" in interrupted.err
         stopped_at = steps(home / "runs" / parts)[-1]
-        assert 5 <= stopped_at < STEPS
+        assert 14 <= stopped_at < STEPS
         assert f"interrupted at step {stopped_at}" in interrupted.out
         resumed = paste(home, pasted("resume", interrupted.out))
         assert resumed.code == 0, resumed.err
