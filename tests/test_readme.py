@@ -1,0 +1,64 @@
+"""The README's commands, all of them, run as they stand there (with a tiny model and few steps)."""
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from commands import ENGLISH, ROOT, TINY
+
+import evaluate
+import sample
+import train
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "train.py": train.main,
+    "sample.py": sample.main,
+    "evaluate.py": evaluate.main,
+}
+# Run by CI, or needing a network or a terminal.
+NOT_HERE = ("pip install -r requirements-dev.txt", "wandb leet")
+TINY_RUN = (*TINY, "train.max_steps=4", "train.eval_interval=2", "train.eval_tokens=64")
+SAMPLE_LENGTH = ("--max-new-tokens", "20")
+
+
+def readme_commands() -> list[str]:
+    """The lines of the README's shell blocks, without comments."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    lines = [re.sub(r"\s{2,}#.*", "", line).strip() for block in blocks for line in block.splitlines()]
+    return [line.removeprefix("pip install -r requirements.txt && ") for line in lines if line]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place like the checkout, with the files that the README talks about."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "config").symlink_to(ROOT / "config")
+    for name in ("novel.txt", "letters.txt", "other.txt", "input.txt"):
+        (folder / name).write_text(ENGLISH, encoding="utf-8")
+    (folder / "start.txt").write_text("import ", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("line", readme_commands())
+def test_a_command_of_the_readme_works(
+    line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if line.startswith(NOT_HERE):
+        return
+    monkeypatch.chdir(folder)
+    words = shlex.split(line)
+    assert words[0] == "python", f"a command that this test does not know: {line}"
+    script, arguments = words[1], words[2:]
+    if script == "train.py":
+        arguments += ["train.max_steps=6"] if "--resume" in arguments else TINY_RUN
+    elif script == "sample.py":
+        arguments += SAMPLE_LENGTH
+    if "--help" in arguments:
+        with pytest.raises(SystemExit, match="0"):
+            COMMANDS[script](arguments)
+        assert "optim.learning_rate" in capfd.readouterr().out
+        return
+    assert COMMANDS[script](arguments) == 0
+    assert capfd.readouterr().out or "--out" in arguments
