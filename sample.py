@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     settings = SamplingSettings(options.temperature, options.top_k, options.top_p)
     prompt = read_prompt(options)
     trained = load_from_options(options)
-    if (options.device, options.precision) != ("auto", "auto"):  # what was asked for is not always what is best
+    if (options.device, options.precision) != ("auto", "fp32"):  # what was asked for is not always what is best
         print(f"device   {trained.runtime.describe()}", file=sys.stderr)
     ids = encode_prompt(trained, prompt)
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
@@ -67,7 +67,7 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--ignore-end", action="store_true", help="go on where a document would end")
     parser.add_argument("--json", action="store_true", help="print a list of objects instead of text")
     parser.add_argument("--out", type=local_path, metavar="F", help="write to this file instead of the terminal")
-    add_run_options(parser)
+    add_run_options(parser, precision="fp32")  # one row at a time, casting weights costs more than bf16 saves
     options = parser.parse_args(arguments)
     for name, lowest in (("max_new_tokens", 1), ("num_samples", 1), ("seed", 0)):
         value = getattr(options, name)
@@ -151,6 +151,7 @@ class Sample:
             generator=sample_generator(self.seed, self.index),
             end_id=self.trained.tokenizer.end_id,
             stops_at_end=self.stops_at_end,
+            autocast=self.trained.runtime.autocast,
         )
 
     def continuation(self) -> Iterator[str]:

@@ -177,8 +177,7 @@ class Trainer:
         exit_code = 1  # as the dashboard shows it where an error ends the run
         try:
             with StopRequest(self.console.warn) as stop:
-                if file_sizes is None:
-                    self.save()  # so that a run can be resumed from its first moment on
+                self.save()  # so that, whatever comes, the run can be resumed from here
                 self.console.start_bar(self.progress.step, self.config.train.max_steps)
                 self.train(stop)
             exit_code = 0 if self.state.is_finished() else EXIT_INTERRUPTED

@@ -3,8 +3,10 @@
 Gives token ids; turning them into text and showing it is the caller's business.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,10 +76,12 @@ def generate(
     generator: torch.Generator,
     end_id: int,
     stops_at_end: bool,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Iterator[int]:
     """Yield up to `max_new_tokens` ids that continue `ids` (at least one), of which the last window is read.
 
     Where `stops_at_end`, drawing `end_id` ends the text (it is not yielded); otherwise `end_id` is never drawn.
+    `autocast` is the precision that the model computes in: `Runtime.autocast`, or without it that of the weights.
     """
     context_length = model.config.context_length
     history = list(ids[-context_length:])
@@ -87,7 +91,8 @@ def generate(
         if cache.length + len(new) > context_length:  # the window is full: keep its younger half and go on
             cache.clear()
             new = history[-max(1, context_length // 2) :]
-        logits = model(torch.tensor([new], device=model.token_embedding.weight.device), cache)[0, -1]
+        with autocast():
+            logits = model(torch.tensor([new], device=model.token_embedding.weight.device), cache)[0, -1]
         if not stops_at_end:
             logits[end_id] = -torch.inf
         token = choose_next(logits, settings, generator)

@@ -55,11 +55,14 @@ def load_model(
     return TrainedModel(loaded.make_model(runtime.device), loaded.tokenizer, runtime, loaded)
 
 
-def add_run_options(parser: ArgumentParser) -> None:
-    """The options that every command on a trained run takes, besides RUN itself; see `load_from_options`."""
+def add_run_options(parser: ArgumentParser, *, precision: str = "auto") -> None:
+    """The options that every command on a trained run takes, besides RUN itself; see `load_from_options`.
+
+    `precision` is the default: what suits the command.
+    """
     parser.add_argument("--checkpoint", default="best", metavar="best|last|PATH", help="which weights (best)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (auto)")
-    parser.add_argument("--precision", default="auto", help="auto, fp32, bf16 or fp16 (auto)")
+    parser.add_argument("--precision", default=precision, help=f"auto, fp32, bf16 or fp16 ({precision})")
     parser.add_argument("--threads", type=int, help="CPU threads (torch's own choice)")
 
 

@@ -8,6 +8,7 @@ import torch
 
 from config.schema import ModelConfig
 from engine.generation import SamplingSettings, choose_next, generate, sample_generator
+from engine.runtime import Runtime
 from errors import CheckpointError, UserError
 from model import GPT, KVCache
 
@@ -248,3 +249,17 @@ def test_writing_leaves_the_global_generator_the_mode_and_the_gradients_alone():
     assert torch.equal(torch.get_rng_state(), state)
     assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_generation_computes_in_the_precision_that_it_is_given() -> None:
+    model = make_model("qwen3")
+    dtypes = set()
+    model.lm_head.register_forward_hook(lambda module, inputs, output: dtypes.add(output.dtype))
+    settings = {"max_new_tokens": 3, "settings": SamplingSettings(), "end_id": 0, "stops_at_end": False}
+    list(generate(model, [1, 2], generator=sample_generator(1), **settings))
+    assert dtypes == {torch.float32}
+    dtypes.clear()
+    autocast = Runtime(torch.device("cpu"), "bf16", compile=False, threads=1, reason="a test").autocast
+    written = list(generate(model, [1, 2], generator=sample_generator(1), autocast=autocast, **settings))
+    assert dtypes == {torch.bfloat16}
+    assert len(written) == 3
