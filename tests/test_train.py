@@ -201,7 +201,7 @@ class TestResuming:
 
     @classmethod
     def interrupt(cls, home: Path, name: str, number: signal.Signals, optimizer: str) -> Finished:
-        """Start a run and send it a signal as soon as it has made some steps; most likely it stops between two lines."""
+        """Start a run and send it a signal as soon as it has made some steps, most likely between two lines."""
         process = start(home, "train.py", *LONG, f"name={name}", f"optim.optimizer={optimizer}")
         file = home / "runs" / name / "metrics.jsonl"
         deadline = time.monotonic() + 60
