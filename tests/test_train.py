@@ -6,7 +6,7 @@ import shutil
 import signal
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -44,6 +44,7 @@ WILD = (TEXT, *TINY, "train.max_steps=50", "train.checkpoint_interval=1", "runti
 WILD += ("optim.learning_rate=1e30", "optim.muon_learning_rate=1e30", "optim.grad_clip=null", "optim.warmup_steps=0")
 
 Processes = dict[str, Future[Finished]]
+Later = Callable[..., Future[Finished]]
 
 
 @pytest.fixture(scope="module")
@@ -57,23 +58,47 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def processes(home: Path) -> Iterator[Processes]:
-    """Runs of their own, made in the background while tests of other things go on."""
+def later() -> Iterator[Later]:
+    """Starts a command in the background, so that both cores have something to do while tests go on."""
+    with two_at_a_time() as call_later:
+        yield call_later
+
+
+@pytest.fixture(scope="module")
+def processes(home: Path, later: Later) -> Processes:
+    """Runs of their own."""
     # A text whose end is unlike the rest: the better it is learnt, the worse the val loss.
     (home / "turn.txt").write_text("ab" * 400 + "dcacbda" * 12, encoding="utf-8")
-    copy_of(home / "runs" / "base", "again")
+    base = home / "runs" / "base"
+    copies = {name: copy_of(base, name) for name in ("again", "killed", "back", "lr=half", "finished")}
+    for step in (3, 6):
+        checkpoint_file(copies["killed"], step).unlink()
+    (copies["killed"] / "best.json").unlink()
+    for file in ("metrics.jsonl", "samples.txt"):
+        with (copies["back"] / file).open("a", encoding="utf-8") as appended:
+            appended.write("what a killed process wrote after its last checkpoint\n")
     elsewhere = home / "elsewhere"
     elsewhere.mkdir()
-    with two_at_a_time() as call_later:
-        yield {
-            "short": call_later(home, "train.py", *SHORT, "name=short"),
-            "dry": call_later(elsewhere, "train.py", "data.source=../text.txt", *TINY, "--dry-run", "name=dry"),
-            "again": call_later(home, "train.py", *BASE, "train.eval_interval=2", "name=again", "--overwrite"),
-            "turn": call_later(home, "train.py", *TURN, "name=turn"),
-            "wild": call_later(home, "train.py", *WILD, "name=wild"),
-            "muon": call_later(home, "train.py", *LONG, "name=whole-muon"),
-            "adamw": call_later(home, "train.py", *LONG, "name=whole-adamw", "optim.optimizer=adamw"),
-        }
+    changed = ("train.max_steps=9", "optim.learning_rate=5e-4", "--resume", "runs/lr=half")
+    return {
+        "short": later(home, "train.py", *SHORT, "name=short"),
+        "dry": later(elsewhere, "train.py", "data.source=../text.txt", *TINY, "--dry-run", "name=dry"),
+        "again": later(home, "train.py", *BASE, "train.eval_interval=2", "name=again", "--overwrite"),
+        "turn": later(home, "train.py", *TURN, "name=turn"),
+        "muon": later(home, "train.py", *LONG, "name=whole-muon"),
+        "adamw": later(home, "train.py", *LONG, "name=whole-adamw", "optim.optimizer=adamw"),
+        "killed": later(home, "train.py", "--resume", copies["killed"], "--quiet"),
+        "back": later(home, "train.py", "--resume", checkpoint_file(copies["back"], 3), "--quiet"),
+        "finished": later(home, "train.py", "--resume", "runs/finished"),
+        "changed": later(home, "train.py", *changed),
+        "wild": later(home, "train.py", *WILD, "name=wild"),
+    }
+
+
+def ended_well(process: Future[Finished]) -> Finished:
+    finished = process.result()
+    assert finished.code == 0, finished.err
+    return finished
 
 
 def copy_of(run: Path, name: str) -> Path:
@@ -84,8 +109,7 @@ class TestWhatARunLeaves:
     @pytest.fixture
     def run(self, home: Path, processes: Processes) -> Path:
         """50 steps where evaluation would come only at 2000; every step logged."""
-        finished = processes["short"].result()
-        assert finished.code == 0, finished.err
+        finished = ended_well(processes["short"])
         assert "finished at step 50" in finished.out
         assert "step 49/50" in finished.err, "plain lines where there is no terminal"
         assert "%|" not in finished.err, "no bar where there is no terminal"
@@ -146,8 +170,7 @@ def test_help_lists_every_setting_with_its_meaning(home: Path) -> None:
 
 
 def test_a_dry_run_tells_all_and_leaves_nothing(home: Path, processes: Processes) -> None:
-    finished = processes["dry"].result()
-    assert finished.code == 0, finished.err
+    finished = ended_well(processes["dry"])
     assert "d_model: 16" in finished.out
     assert "estimated duration: " in finished.out
     assert "parameters" in finished.err
@@ -155,7 +178,7 @@ def test_a_dry_run_tells_all_and_leaves_nothing(home: Path, processes: Processes
 
 
 def test_how_often_one_evaluates_changes_nothing_of_training(home: Path, processes: Processes) -> None:
-    assert processes["again"].result().code == 0
+    ended_well(processes["again"])
     by_three, by_two = home / "runs" / "base", home / "runs" / "again"
     for part in ("model", "optimizers", "generators"):
         assert_equal_states(read_checkpoint(by_three, 6)[part], read_checkpoint(by_two, 6)[part], part)
@@ -163,7 +186,7 @@ def test_how_often_one_evaluates_changes_nothing_of_training(home: Path, process
 
 
 def test_overwrite_replaces_a_run(home: Path, processes: Processes) -> None:
-    assert processes["again"].result().code == 0
+    ended_well(processes["again"])
     assert steps(home / "runs" / "again") == [0, 2, 4, 6]
     assert [line["step"] for line in metrics(home / "runs" / "again") if "val/loss" in line] == [2, 4, 6]
 
@@ -171,7 +194,7 @@ def test_overwrite_replaces_a_run(home: Path, processes: Processes) -> None:
 class TestBestAndLast:
     @pytest.fixture
     def stopped(self, processes: Processes) -> Finished:
-        return processes["turn"].result()
+        return ended_well(processes["turn"])
 
     def test_patience_ends_the_run_and_says_why(self, stopped: Finished) -> None:
         assert "stopped after 4 evaluations without a better val loss" in stopped.out
@@ -227,7 +250,7 @@ class TestResuming:
         resumed = paste(home, pasted("resume", interrupted.out))
         assert resumed.code == 0, resumed.err
         assert f"finished at step {STEPS}" in resumed.out
-        assert processes[optimizer].result().code == 0
+        ended_well(processes[optimizer])
         return home / "runs" / f"whole-{optimizer}", home / "runs" / parts
 
     def test_the_final_state_is_equal_bit_for_bit(self, runs: tuple[Path, Path]) -> None:
@@ -242,42 +265,41 @@ class TestResuming:
         assert (whole / "best.json").read_bytes() == (parts / "best.json").read_bytes()
 
 
-def test_a_run_killed_before_its_first_evaluation_starts_again_from_its_first_checkpoint(home: Path) -> None:
-    base, run = home / "runs" / "base", copy_of(home / "runs" / "base", "killed")
-    for step in (3, 6):
-        checkpoint_file(run, step).unlink()
-    (run / "best.json").unlink()
-    succeed(home, "train.py", "--resume", run, "--quiet")
+def test_a_run_killed_before_its_first_evaluation_starts_again_from_its_first_checkpoint(
+    home: Path, processes: Processes
+) -> None:
+    ended_well(processes["killed"])
+    base, run = home / "runs" / "base", home / "runs" / "killed"
     assert_equal_states(read_checkpoint(base, 6)["model"], read_checkpoint(run, 6)["model"])
     assert without_speed(metrics(base)) == without_speed(metrics(run))
 
 
-def test_a_checkpoint_file_is_gone_back_to_and_what_came_after_it_is_made_again(home: Path) -> None:
-    base, run = home / "runs" / "base", copy_of(home / "runs" / "base", "back")
-    for file in ("metrics.jsonl", "samples.txt"):
-        with (run / file).open("a", encoding="utf-8") as appended:
-            appended.write("what a killed process wrote after its last checkpoint\n")
-    succeed(home, "train.py", "--resume", checkpoint_file(run, 3), "--quiet")
+def test_a_checkpoint_file_is_gone_back_to_and_what_came_after_it_is_made_again(
+    home: Path, processes: Processes
+) -> None:
+    ended_well(processes["back"])
+    base, run = home / "runs" / "base", home / "runs" / "back"
     assert_equal_states(read_checkpoint(base, 6)["model"], read_checkpoint(run, 6)["model"])
     assert without_speed(metrics(base)) == without_speed(metrics(run))
     assert (base / "samples.txt").read_bytes() == (run / "samples.txt").read_bytes()
     assert (base / "best.json").read_bytes() == (run / "best.json").read_bytes()
 
 
-def test_a_finished_run_says_so(home: Path) -> None:
-    before = sorted((home / "runs" / "base").rglob("*"))
-    finished = succeed(home, "train.py", "--resume", "runs/base")
+def test_a_finished_run_says_so_and_is_left_alone(home: Path, processes: Processes) -> None:
+    finished = ended_well(processes["finished"])
     assert "finished already at step 6" in finished.out
     assert "train.max_steps=12" in finished.out
-    assert sorted((home / "runs" / "base").rglob("*")) == before
+    base, run = home / "runs" / "base", home / "runs" / "finished"
+    files = sorted(path.relative_to(base) for path in base.rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(run) for path in run.rglob("*") if path.is_file())
+    assert [(run / file).read_bytes() == (base / file).read_bytes() for file in files] == [True] * len(files)
 
 
-def test_changed_settings_are_said_and_kept(home: Path) -> None:
-    run = copy_of(home / "runs" / "base", "lr=half")
-    more = ("train.max_steps=9", "optim.learning_rate=5e-4", "--resume", "runs/lr=half")
-    finished = succeed(home, "train.py", *more)
+def test_changed_settings_are_said_and_kept(home: Path, processes: Processes) -> None:
+    finished = ended_well(processes["changed"])
     assert "changed  train.max_steps: 6 -> 9" in finished.err
     assert "changed  optim.learning_rate: 0.001 -> 0.0005" in finished.err
+    run = home / "runs" / "lr=half"
     assert read_checkpoint(run, 9)["config"]["optim"]["learning_rate"] == 5e-4
     assert "learning_rate: 0.0005" in (run / "config.yaml").read_text(encoding="utf-8")
 
@@ -337,19 +359,20 @@ def prepare_mistakes(home: Path) -> None:
     config.write_text(config.read_text(encoding="utf-8").replace("text.txt", "other.txt"), encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def mistakes(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+@pytest.fixture(scope="module", autouse=True)
+def mistakes(
+    home: Path, processes: Processes, later: Later, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Processes]:
     """Every bad input given to a real process, and no new run left by any."""
     folder = tmp_path_factory.mktemp("mistakes")
     (folder / "text.txt").write_text(ENGLISH, encoding="utf-8")
     shutil.copytree(home / "runs" / "base", folder / "runs" / "base")
     prepare_mistakes(folder)
     before = sorted((folder / "runs").rglob("*"))
-    with two_at_a_time() as call_later:
-        yield {
-            mistake: call_later(folder, "train.py", *(() if "--resume" in arguments else TINY), *arguments)
-            for mistake, (arguments, _) in (BAD_DATA | BAD_SETTINGS).items()
-        }
+    yield {
+        mistake: later(folder, "train.py", *(() if "--resume" in arguments else TINY), *arguments)
+        for mistake, (arguments, _) in (BAD_DATA | BAD_SETTINGS).items()
+    }
     assert sorted((folder / "runs").rglob("*")) == before
 
 
