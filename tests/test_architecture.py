@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,3 +146,19 @@ def test_no_room_has_side_effects_at_import(source: str) -> None:
 def test_a_file_says_what_it_is_responsible_for(source: str) -> None:
     if (ROOT / source).stat().st_size > 0:
         assert ast.get_docstring(tree(source)), source
+
+
+def test_every_library_that_is_imported_is_required_and_pinned_with_a_reason() -> None:
+    """One that only comes along with another would be missing the day the other drops it."""
+    required = {}
+    for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
+        requirement, _, reason = line.partition("#")
+        name, pinned, version = requirement.strip().partition("==")
+        assert pinned, line
+        assert version, line
+        assert reason.strip(), line
+        required[name.lower()] = version
+    distributions = {"yaml": "pyyaml", "pydantic_core": "pydantic"}  # where the import has another name
+    imported = {name.partition(".")[0] for source in SOURCES for name in imports(source)}
+    libraries = imported - {*sys.stdlib_module_names, *ORDER, *COMMANDS}
+    assert {distributions.get(name, name) for name in libraries} <= required.keys()
