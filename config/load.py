@@ -4,6 +4,7 @@ The meaning of settings is in `config.schema`, their names and wording in `confi
 `config.yaml_dialect`.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -42,6 +43,7 @@ __all__ = [
     "config_to_dict",
     "config_to_yaml",
     "describe_settings",
+    "is_override",
     "load_config",
     "nearest",
 ]
@@ -97,6 +99,14 @@ def config_to_yaml(config: Config) -> str:
         else:
             lines.append(f"{key}: {to_yaml(value)}")
     return "\n".join(lines) + "\n"
+
+
+def is_override(argument: str) -> bool:
+    """Whether an argument is a setting, `section.key=value` or `--section.key=value`, and not an option or a path."""
+    name, equals, _ = argument.removeprefix("--").partition("=")
+    if argument.startswith("--"):
+        return bool(equals) and ("." in name or name.replace("-", "_") in Config.model_fields)
+    return bool(equals) and not {"/", os.sep} & set(name)
 
 
 def changed_settings(old: Config, new: Config) -> list[tuple[str, object, object]]:

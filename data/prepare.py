@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from config.load import load_config
+from config.load import is_override, load_config
 from config.schema import DataConfig
 from data.sources import (
     Source,
@@ -237,8 +237,8 @@ def main(arguments: Sequence[str]) -> int:
         "Of the settings only those of the section data matter; python train.py --help explains them.",
     )
     parser.add_argument("recipe", nargs="?", metavar="RECIPE.yaml", help="settings; without one the defaults")
-    overrides = [argument for argument in arguments if "=" in argument]
-    options = parser.parse_args([argument for argument in arguments if "=" not in argument])
+    overrides = [argument for argument in arguments if is_override(argument)]
+    options = parser.parse_args([argument for argument in arguments if not is_override(argument)])
     config = load_config(None if options.recipe is None else local_path(options.recipe), overrides)
     prepared = prepare(config.data, report=_to_stderr, show_progress=sys.stderr.isatty())
     print(prepared.describe())

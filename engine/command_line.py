@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.load import describe_settings, load_config
+from config.load import describe_settings, is_override, load_config
 from config.schema import Config
 from data.sources import local_path
-from engine.run_folder import RunFolder, find_run
+from engine.run_folder import RunFolder, check_name, find_run
 from errors import ArgumentParser, UserError
 
 ROOT = Path(__file__).resolve().parents[1]  # where the commands are
@@ -59,8 +59,11 @@ def read_command_line(arguments: Sequence[str]) -> Order:
         run, checkpoint = find_run(options.resume)
         checkpoint = checkpoint or run.find("last")
         recipe = run.config_file
+    config = load_config(recipe, overrides)
+    if run is None:
+        check_name(local_path(config.runs_dir), config.name, overwrite=options.overwrite)
     return Order(
-        config=load_config(recipe, overrides),
+        config=config,
         stem=recipe.stem,
         resumed=run,
         checkpoint=checkpoint,
@@ -79,14 +82,6 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         (overrides if before != "--resume" and is_override(argument) else rest).append(argument)
         before = argument
     return rest, overrides
-
-
-def is_override(argument: str) -> bool:
-    """Whether an argument is a setting, `section.key=value` or `--section.key=value`, and not an option or a path."""
-    name, equals, _ = argument.removeprefix("--").partition("=")
-    if argument.startswith("--"):
-        return bool(equals) and ("." in name or name.replace("-", "_") in Config.model_fields)
-    return bool(equals) and not {"/", os.sep} & set(name)
 
 
 def command(script: str, *arguments: object) -> str:

@@ -215,13 +215,23 @@ def create_run(runs_dir: Path, name: str | None, stem: str, *, overwrite: bool) 
             delete_run(path)
         path.mkdir()
     except FileExistsError as error:
-        raise ConfigError(
-            f"{shown_path(path)}: exists already; resume it (--resume {shown_path(path)}), "
-            "replace it (--overwrite), or choose another name=…"
-        ) from error
+        raise name_is_taken(path) from error
     except OSError as error:
         raise ConfigError(refusal(path, error)) from error
     return RunFolder(path)
+
+
+def check_name(runs_dir: Path, name: str | None, *, overwrite: bool) -> None:
+    """Raise the `ConfigError` that `create_run` would raise for an explicit name, before any work is done."""
+    if name is not None and not overwrite and os.path.lexists(runs_dir / name):
+        raise name_is_taken(runs_dir / name)
+
+
+def name_is_taken(path: Path) -> ConfigError:
+    shown = shown_path(path)
+    return ConfigError(
+        f"{shown}: exists already; resume it (--resume {shown}), replace it (--overwrite), or choose another name=…"
+    )
 
 
 def refusal(path: Path, error: OSError) -> str:

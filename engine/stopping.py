@@ -19,7 +19,10 @@ OUT_OF_MEMORY_WORDS = (
 
 
 class StopRequest:
-    """Within this context, Ctrl-C and SIGTERM only set `requested`; a second Ctrl-C interrupts at once."""
+    """Within this context, Ctrl-C, SIGTERM and a closed terminal only set `requested`; a second Ctrl-C interrupts."""
+
+    # Windows knows no SIGHUP.
+    signals = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.requested = False
@@ -27,7 +30,9 @@ class StopRequest:
         self.previous: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "StopRequest":
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self.signals:
+            if number not in (signal.SIGINT, signal.SIGTERM) and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # nohup: the run is to outlive its terminal
             self.previous[number] = signal.signal(number, self.handle)
         return self
 

@@ -25,18 +25,37 @@ class Console:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
-        self.shows_bar = sys.stderr.isatty() and not quiet
+        self.shows_bar = not quiet and sys.stderr is not None and sys.stderr.isatty()
         self.bar: tqdm[Never] | None = None
+        self.is_gone = sys.stderr is None
 
     def start_bar(self, step: int, max_steps: int) -> None:
         """Show the bar, where there is a terminal for it."""
         if self.shows_bar:
-            self.bar = tqdm(initial=step, total=max_steps, unit="step", dynamic_ncols=True, smoothing=0.05)
+            knows_its_width = os.get_terminal_size(sys.stderr.fileno()).columns > 0
+            self.bar = tqdm(
+                initial=step,
+                total=max_steps,
+                unit="step",
+                dynamic_ncols=knows_its_width,
+                ncols=None if knows_its_width else 80,
+                smoothing=0.05,
+            )
 
     def advance(self) -> None:
         """One step is done."""
-        if self.bar is not None:
-            self.bar.update()
+        with self.nobody_may_look():
+            if self.bar is not None:
+                self.bar.update()
+
+    @contextlib.contextmanager
+    def nobody_may_look(self) -> Iterator[None]:
+        """A terminal that was closed, or a reader that has gone, never ends a run: from then on, nothing is shown."""
+        try:
+            yield
+        except (OSError, ValueError):  # ValueError: the stream is closed
+            self.is_gone = True
+            self.bar = None
 
     def show(
         self,
@@ -65,8 +84,7 @@ class Console:
 
     def show_sample(self, text: str) -> None:
         """What the model has just written, set apart from the lines about it."""
-        for line in text.split("\n"):
-            self.say(f"    | {printable(line)}")
+        self.say("\n".join(f"    | {printable(line)}" for line in text.split("\n")))
 
     def say(self, line: str) -> None:
         """A line that may be missed."""
@@ -75,16 +93,18 @@ class Console:
 
     def warn(self, line: str) -> None:
         """A line that is shown even where `quiet`; it stands above the bar."""
-        if self.bar is not None:
-            self.bar.write(line, file=sys.stderr)
-        else:
-            print(line, file=sys.stderr, flush=True)
+        with self.nobody_may_look():
+            if self.bar is not None:
+                self.bar.write(line, file=sys.stderr)
+            elif not self.is_gone:
+                print(line, file=sys.stderr, flush=True)
 
     def stop_bar(self) -> None:
         """Leave the bar as it is and go on below it."""
-        if self.bar is not None:
-            self.bar.close()
-            self.bar = None
+        with self.nobody_may_look():
+            if self.bar is not None:
+                self.bar.close()
+        self.bar = None
 
 
 class AppendedFile:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.command_line import ROOT, command, is_override, read_command_line, split_arguments
+from config.load import is_override
+from engine.command_line import ROOT, command, read_command_line, split_arguments
 from engine.run_folder import RunFolder
 from errors import UserError
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import ENGLISH, TINY_MODEL, Finished, call, metrics, start, succeed
+from commands import ENGLISH, TINY_MODEL, Finished, call, finish, metrics, start, succeed
 
 from config.schema import Config, TrackingConfig
 from engine.dashboard import Dashboard, run_id, wandb_mode
@@ -26,6 +26,34 @@ SMALL = (*TINY_MODEL, "train.batch_size=4", "data.source=text.txt", "train.log_i
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "text.txt").write_text(ENGLISH, encoding="utf-8")
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def silent_server() -> Iterator[int]:
+    """A server that takes connections and never answers. Yields its port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken: list[socket.socket] = []
+
+        def take() -> None:
+            while True:
+                try:
+                    taken.append(server.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=take, daemon=True).start()
+        yield server.getsockname()[1]
+        for connection in taken:
+            connection.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def run_at_silent_server(silent_server: int, tmp_path_factory: pytest.TempPathFactory) -> subprocess.Popen[bytes]:
+    """A run that is to be online at a server which never answers. It waits for seconds, beside the other tests."""
+    folder = tmp_path_factory.mktemp("silent")
+    (folder / "text.txt").write_text(ENGLISH, encoding="utf-8")
+    server = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{silent_server}"}
+    return start(folder, "train.py", *SMALL, "train.max_steps=2", "tracking.wandb=online", env=server)
 
 
 @pytest.fixture(autouse=True)
@@ -150,25 +178,6 @@ def test_a_wandb_that_dies_on_the_way_is_said_once() -> None:
     assert said == ["wandb could not take a metric and is off from here on: its process has died"]
 
 
-@pytest.fixture
-def silent_server() -> Iterator[int]:
-    """A server that takes connections and never answers. Yields its port."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        taken: list[socket.socket] = []
-
-        def take() -> None:
-            while True:
-                try:
-                    taken.append(server.accept()[0])
-                except OSError:
-                    return
-
-        threading.Thread(target=take, daemon=True).start()
-        yield server.getsockname()[1]
-        for connection in taken:
-            connection.close()
-
-
 def test_online_without_a_key_never_prompts_and_is_kept_offline(folder: Path, silent_server: int) -> None:
     done = train_two_steps(folder, "tracking.wandb=online", WANDB_BASE_URL=f"http://127.0.0.1:{silent_server}")
     assert done.code == 0
@@ -176,23 +185,14 @@ def test_online_without_a_key_never_prompts_and_is_kept_offline(folder: Path, si
     assert list((folder / "runs" / "quickstart" / "wandb").glob("offline-run-*"))
 
 
-def online(folder: Path, port: int) -> Finished:
-    """A run that is to be online at a server which cannot be reached."""
-    server = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}"}
-    done = train_two_steps(folder, "tracking.wandb=online", **server)
-    assert done.code == 0
-    assert list((folder / "runs" / "quickstart" / "wandb").glob("offline-run-*"))
-    return done
-
-
 def test_online_with_a_key_and_no_network_is_kept_offline_within_seconds(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]  # free again, so nobody listens there
-    assert "wandb does not reach 127.0.0.1, so the run is kept offline" in online(folder, port).err
-
-
-def test_online_with_a_server_that_never_answers_is_kept_offline_too(folder: Path, silent_server: int) -> None:
-    assert "wandb cannot log in, so the run is kept offline" in online(folder, silent_server).err
+    server = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}"}
+    done = train_two_steps(folder, "tracking.wandb=online", **server)
+    assert done.code == 0
+    assert "wandb does not reach 127.0.0.1, so the run is kept offline" in done.err
+    assert list((folder / "runs" / "quickstart" / "wandb").glob("offline-run-*"))
 
 
 @pytest.mark.parametrize(
@@ -221,3 +221,12 @@ def test_the_id_is_readable_and_stays(tmp_path: Path) -> None:
     assert run_id(folder) == made
     (folder.path / "wandb" / "run_id.txt").write_text("../../etc")
     assert run_id(folder) not in ("../../etc", made)
+
+
+def test_online_with_a_server_that_never_answers_is_kept_offline_too(
+    run_at_silent_server: subprocess.Popen[bytes],
+) -> None:
+    done = finish(run_at_silent_server)
+    assert done.code == 0
+    assert "wandb cannot log in, so the run is kept offline" in done.err
+    assert "step 2/2" in done.err

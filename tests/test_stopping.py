@@ -16,7 +16,7 @@ def make_config(**train):
     return defaults.model_copy(update={"train": defaults.train.model_copy(update=train)})
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_the_first_signal_is_a_request_and_says_so(name):
     said = []
     with StopRequest(said.append) as stop:
@@ -24,6 +24,17 @@ def test_the_first_signal_is_a_request_and_says_so(name):
         os.kill(os.getpid(), getattr(signal, name))
         assert stop.requested
     assert said == [f"{name}: finishing this step and saving (Ctrl-C again: stop at once)"]
+
+
+def test_under_nohup_a_closed_terminal_is_no_reason_to_stop():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest(print) as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.requested
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])

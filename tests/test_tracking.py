@@ -1,10 +1,14 @@
 """What a run tells on the terminal and keeps in its files."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from commands import ROOT, environment
 
 from engine.dashboard import Dashboard
 from engine.run_folder import RunFolder
@@ -141,3 +145,39 @@ def test_the_time_left_follows_the_steps_of_this_process() -> None:
 )
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def run_console(code: str, **options: object) -> subprocess.Popen[bytes]:
+    """A process that shows something and then says on stdout that it has lived on."""
+    script = f"from engine.tracking import Console\nconsole = Console()\n{code}\nprint('still here', flush=True)"
+    return subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env=environment(), **options)
+
+
+def test_a_reader_or_terminal_that_has_gone_does_not_end_the_run() -> None:
+    lines = "for n in range(3): console.say('a line'); console.show_sample('text')"
+    reader, writer = os.pipe()
+    os.close(reader)
+    gone = run_console(lines, stdout=subprocess.PIPE, stderr=writer)
+    os.close(writer)
+    closed = run_console(lines, stdout=subprocess.PIPE, preexec_fn=lambda: os.close(2))
+    ours, terminal = os.openpty()
+    hung_up = run_console(
+        f"console.start_bar(0, 9)\nimport time; time.sleep(0.5)\n{lines}\nconsole.advance(); console.stop_bar()",
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    os.close(ours)
+    for process in (gone, closed, hung_up):
+        assert process.communicate(timeout=60)[0] == b"still here\n"
+        assert process.returncode == 0
+
+
+def test_a_terminal_that_does_not_know_its_width_shows_the_bar_all_the_same() -> None:
+    ours, terminal = os.openpty()  # its width is 0
+    process = run_console("console.start_bar(0, 9)\nconsole.advance()\nconsole.stop_bar()", stderr=terminal)
+    os.close(terminal)
+    process.wait(timeout=60)
+    assert b"1/9" in os.read(ours, 10_000)
+    os.close(ours)
