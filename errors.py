@@ -74,12 +74,12 @@ def command_boundary() -> Iterator[list[str]]:
         print("interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        drop_output()
+        drop_output(sys.stdout)
         sys.exit(0)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        drop_output()
+        drop_output(sys.stdout)
         print(f"error: {error}; make room on that disk", file=sys.stderr)
         sys.exit(EXIT_USER_ERROR)
 
@@ -90,10 +90,10 @@ def flush_output() -> None:
         sys.stdout.flush()
 
 
-def drop_output() -> None:
-    """Point stdout at nothing. Python would complain once more when it flushes what could not be written, at exit."""
-    with contextlib.suppress(OSError, ValueError):  # a stand-in for stdout need not be a file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def drop_output(stream: TextIO) -> None:
+    """Point a stream at nothing. Python would complain once more when it flushes what could not be written, at exit."""
+    with contextlib.suppress(OSError, ValueError):  # a stand-in for the stream need not be a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def use_utf8(*streams: TextIO | None) -> None:

@@ -32,7 +32,7 @@ def contender(shape: tuple[int, int, int, int], dtype: torch.dtype, *, fused: bo
 
 def main() -> None:
     """Print the table."""
-    print(f"{machine()}; the model writes attention out up to {WRITTEN_OUT_UP_TO} positions on a CPU\n")
+    print(f"{machine()}; in bf16 the model writes attention out up to {WRITTEN_OUT_UP_TO} positions\n")
     rows = []
     for shape in SHAPES:
         row: list[object] = ["×".join(map(str, shape))]

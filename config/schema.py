@@ -202,7 +202,7 @@ class OptimConfig(Section):
         description="Peak learning rate of AdamW. Too high: the loss jumps; too low: slow.",
     )
     muon_learning_rate: float = Field(
-        0.02, gt=0, description="Peak learning rate of Muon. Without effect where optimizer is adamw."
+        0.01, gt=0, description="Peak learning rate of Muon. Without effect where optimizer is adamw."
     )
     min_learning_rate: float = Field(
         0.0,

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from engine.dashboard import Dashboard
 from engine.run_folder import RunFolder
-from errors import CheckpointError
+from errors import CheckpointError, drop_output
 
 
 class Console:
@@ -39,6 +39,7 @@ class Console:
                 unit="step",
                 dynamic_ncols=knows_its_width,
                 ncols=None if knows_its_width else 80,
+                nrows=None if knows_its_width else 24,
                 smoothing=0.05,
             )
 
@@ -56,6 +57,7 @@ class Console:
         except (OSError, ValueError):  # ValueError: the stream is closed
             self.is_gone = True
             self.bar = None
+            drop_output(sys.stderr)
 
     def show(
         self,

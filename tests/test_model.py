@@ -17,6 +17,7 @@ from model import (
     count_parameters,
     flops_per_token,
     next_token_loss,
+    prefers_fused,
     rotary_tables,
     rotate,
 )
@@ -132,6 +133,26 @@ def test_both_paths_of_attention_agree(T: int, S: int, dtype: torch.dtype, toler
     torch.testing.assert_close(written_out, fused, atol=tolerance, rtol=tolerance)
 
 
+def test_the_written_out_path_drops_weights_and_scales_the_rest_up() -> None:
+    q, k, v = (torch.randn(2, 3, 8, 8) for _ in range(3))
+    torch.manual_seed(5)
+    expected = torch.dropout(attention_weights(q, k), 0.5, train=True) @ v
+    torch.manual_seed(5)
+    assert torch.equal(attend(q, k, v, dropout=0.5), expected)
+
+
+def test_the_path_is_written_out_for_short_windows_of_bf16_on_a_cpu_and_fused_elsewhere() -> None:
+    for dtype, length, fused in (
+        (torch.bfloat16, 512, False),
+        (torch.bfloat16, 513, True),
+        (torch.float32, 8, True),
+    ):
+        q = torch.zeros(1, 1, length, 8, dtype=dtype)
+        assert prefers_fused(q, q) is fused
+    q = torch.zeros(1, 1, 8, 8, dtype=torch.bfloat16, device="meta")
+    assert prefers_fused(q, q)
+
+
 def test_attention_weights_sum_to_one_and_never_look_ahead() -> None:
     q, k = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 7, 8)  # positions 3 to 6 of 7 are new
     weights = attention_weights(q, k)
@@ -142,13 +163,17 @@ def test_attention_weights_sum_to_one_and_never_look_ahead() -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("context_length", [8, 300])  # 300 takes the fused path
-def test_changing_a_token_leaves_the_logits_before_it_bit_identical(architecture: str, context_length: int) -> None:
+@pytest.mark.parametrize("context_length", [8, 600])
+@pytest.mark.parametrize("half", [False, True])  # in bf16, a short window takes the written-out path on a CPU
+def test_changing_a_token_leaves_the_logits_before_it_bit_identical(
+    architecture: str, context_length: int, half: bool
+) -> None:
     model = make_model(architecture, context_length=context_length).eval()
     idx = some_ids(2, context_length)
     changed = idx.clone()
     changed[:, 5] = (changed[:, 5] + 1) % VOCAB_SIZE
-    before, after = model(idx), model(changed)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+        before, after = model(idx), model(changed)
     assert torch.equal(before[:, :5], after[:, :5])
     assert not torch.equal(before[:, 5:], after[:, 5:])
 
