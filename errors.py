@@ -4,6 +4,7 @@ Imports nothing heavy, so that a mistake in a recipe is reported before torch is
 """
 
 import argparse
+import codecs
 import contextlib
 import errno
 import os
@@ -98,11 +99,20 @@ def drop_output(stream: TextIO) -> None:
 
 def use_utf8(*streams: TextIO | None) -> None:
     """Make the streams speak UTF-8 whatever the locale; what cannot be encoded is escaped, never raised."""
+    codecs.register_error("as-bytes-or-escaped", as_bytes_or_escaped)
     for stream in streams:
         reconfigure = getattr(stream, "reconfigure", None)  # absent where it is closed or replaced
         if reconfigure is not None:
-            errors = "surrogateescape" if stream is sys.stdin else "backslashreplace"
+            errors = "surrogateescape" if stream is sys.stdin else "as-bytes-or-escaped"
             reconfigure(encoding="utf-8", errors=errors)
+
+
+def as_bytes_or_escaped(error: UnicodeError) -> tuple[str | bytes, int]:
+    """How to encode what UTF-8 cannot: bytes of a path that Python could not decode as they were, the rest escaped."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.backslashreplace_errors(error)
 
 
 def utf8_arguments(arguments: Sequence[str]) -> list[str]:

@@ -7,19 +7,24 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-import torch
-
-from data.dataset import Split, evaluation_windows, open_split
 from data.prepare import prepare
 from data.sources import file_source, read_text
 from data.tokenizer import Tokenizer
+from errors import ArgumentParser, DataError, command_boundary, run_command
+
+if __name__ == "__main__":
+    with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
+        import torch
+
+import torch
+
+from data.dataset import Split, evaluation_windows, open_split
 from engine.loading import TrainedModel, add_run_options, load_from_options
 from engine.runtime import Runtime
-from errors import ArgumentParser, DataError, run_command
 from model import GPT, next_token_loss
 
-# Tokens in one forward pass: enough to keep a device busy, few enough for the logits of a large vocabulary.
-TOKENS_PER_BATCH = {"cpu": 4096, "cuda": 65536, "mps": 16384}
+TOKENS_PER_BATCH = {"cpu": 4096, "cuda": 65536, "mps": 16384}  # enough to keep the device busy
+LOGITS_PER_BATCH = 2**26  # of all tokens over the whole vocabulary: 256 MiB in fp32
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ def evaluate(
     that it was in.
     """
     context_length = model.config.context_length
-    batch_size = max(1, TOKENS_PER_BATCH[runtime.device.type] // context_length)
+    tokens_per_batch = min(TOKENS_PER_BATCH[runtime.device.type], LOGITS_PER_BATCH // model.vocab_size)
+    batch_size = max(1, tokens_per_batch // context_length)
     was_training = model.training
     model.eval()
     total, tokens, chars, num_bytes = 0.0, 0, 0, 0

@@ -41,7 +41,7 @@ def attention_weights(q: Tensor, k: Tensor) -> Tensor:
     q (B, nh, T, hs), k (B, nh, S, hs) → (B, nh, T, S). "Attention Is All You Need" (arXiv:1706.03762), equation 1.
     """
     T, hs = q.shape[-2:]
-    scores = (q / math.sqrt(hs)) @ k.transpose(-2, -1)  # (B, nh, T, S)
+    scores = (q / math.sqrt(hs)) @ k.transpose(-2, -1)  # (B, nh, T, S); q is smaller than the scores to divide
     if T > 1:  # a single new position has no future to hide
         scores = scores + causal_mask(T, k.shape[-2], like=scores)
     return torch.softmax(scores, dim=-1)
@@ -56,7 +56,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0, fused: bool
     if not fused:
         return F.dropout(attention_weights(q, k), dropout) @ v
     T, S = q.shape[-2], k.shape[-2]
-    if T in (1, S):
+    if T in (1, S):  # PyTorch's own causal mask takes the new positions for the first ones, not for the last
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=T > 1)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask(T, S, like=q), dropout_p=dropout)
 
@@ -96,7 +96,7 @@ class MultiHeadAttention(nn.Module):
     def project(self, x: Tensor, rotary: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of every head, each (B, nh, T, hs), normalised and rotated where that is due."""
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_size))  # (B, T, 3, nh, hs)
-        q, k, v = qkv.transpose(1, 3).unbind(2)  # (B, nh, T, hs)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, nh, T, hs)
         q, k = self.q_norm(q), self.k_norm(k)
         if rotary is not None:
             q, k = rotate(q, rotary), rotate(k, rotary)
@@ -264,6 +264,7 @@ class LayerCache:
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add k, v (B, nh, T, hs); all that is visible now, each (B, nh, S, hs)."""
         end = self.length + k.shape[2]
+        assert end <= self.keys.shape[2], "the cache was made for fewer positions"
         self.keys[:, :, self.length : end] = k
         self.values[:, :, self.length : end] = v
         self.length = end

@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from data.sources import local_path
+from engine.run_folder import write_text
+from errors import ArgumentParser, DataError, UserError, command_boundary, run_command
+
+if __name__ == "__main__":
+    with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
+        import torch  # noqa: F401
+
 from engine.generation import SamplingSettings, generate, sample_generator
 from engine.loading import TrainedModel, add_run_options, load_from_options
-from engine.run_folder import write_text
-from errors import ArgumentParser, DataError, UserError, run_command
 
 BETWEEN_SAMPLES = "\n---\n"
 
@@ -94,10 +99,11 @@ def read_prompt(options: argparse.Namespace) -> str:
     if options.prompt_file is None:
         return str(options.prompt)
     where = f"--prompt-file {options.prompt_file}"
+    is_stdin = options.prompt_file == "-"
+    if is_stdin and sys.stdin is None:
+        raise DataError(f"{where}: standard input is closed; pipe the text in, or name a file")
     try:
-        content = (
-            sys.stdin.buffer.read() if options.prompt_file == "-" else local_path(options.prompt_file).read_bytes()
-        )
+        content = sys.stdin.buffer.read() if is_stdin else local_path(options.prompt_file).read_bytes()
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: byte {error.start} (counted from 0) is not UTF-8; convert it to UTF-8") from error

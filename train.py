@@ -9,13 +9,12 @@ import time
 PROCESS_STARTED = time.perf_counter()  # before anything slow is imported
 
 import math
-import shlex
 from collections.abc import Sequence
 
 from config.load import changed_settings, config_to_yaml
 from config.schema import Config
 from data.sources import local_path
-from engine.command_line import command, read_command_line
+from engine.command_line import command, module_command, read_command_line
 from engine.run_folder import RunFolder, create_run
 from errors import EXIT_INTERRUPTED, ConfigError, UserError, command_boundary, run_command
 
@@ -80,7 +79,9 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         else:
             run = order.resumed
-        exit_code = trainer.run(run, file_sizes=resumed.progress["file_sizes"] if resumed else None)
+        file_sizes = resumed.progress["file_sizes"] if resumed else None
+        del resumed  # the state has its own copy of all that
+        exit_code = trainer.run(run, file_sizes=file_sizes)
     say_goodbye(run, state)
     return exit_code
 
@@ -137,7 +138,7 @@ def say_goodbye(run: RunFolder, state: TrainingState) -> None:
     print(f"{ending} at step {progress.step} after {duration(progress.seconds)}{best}")
     print(f"run      {run.path}")
     if any(run.path.glob("wandb/*run-*")):
-        print(f"curves   {shlex.join(['wandb', 'leet', str(run.path / 'wandb')])}")
+        print(f"curves   {module_command('wandb', 'leet', run.path / 'wandb')}")
     if progress.best_step is not None:
         print(f"sample   {command('sample.py', run.path)}")
     print(f"resume   {command('train.py', '--resume', run.path, *going_on(state))}", flush=True)
@@ -174,11 +175,15 @@ class Trainer:
         folder.start(self.config, self.state.prepared.tokenizer.to_json())
         self.folder = folder
         self.console.say(f"run      {folder.path}")
-        self.tracker = Tracker(folder, start_dashboard(self.config, folder, self.console.say), file_sizes)
+        self.tracker = Tracker(folder, file_sizes)
         exit_code = 1  # as the dashboard shows it where an error ends the run
         try:
             with StopRequest(self.console.warn) as stop:
-                self.save()  # so that, whatever comes, the run can be resumed from here
+                if file_sizes is None:
+                    self.save()  # so that, whatever comes, the run can be resumed
+                else:
+                    self.forget_lost_best()
+                self.tracker.dashboard = start_dashboard(self.config, folder, self.console.say)
                 self.console.start_bar(self.progress.step, self.config.train.max_steps)
                 self.train(stop)
             exit_code = 0 if self.state.is_finished() else EXIT_INTERRUPTED
@@ -186,6 +191,15 @@ class Trainer:
             self.console.stop_bar()
             self.tracker.close(exit_code)
         return exit_code
+
+    def forget_lost_best(self) -> None:
+        """Where the best checkpoint so far is gone (the run goes on from an earlier one), look for a new best."""
+        progress = self.progress
+        if progress.best_step is not None and not self.folder.checkpoint_file(progress.best_step).is_file():
+            self.console.warn(
+                f"the best checkpoint, of step {progress.best_step}, is gone; the next evaluation is the best"
+            )
+            progress.best_step, progress.best_val_loss = None, math.inf
 
     def train(self, stop: StopRequest) -> None:
         """The training loop: update, log, evaluate and save, until the last step or until somebody asks to stop."""
@@ -250,22 +264,23 @@ class Trainer:
         if bad_step is None:
             return
         last = self.folder.find("last")
-        lower = f"optim.learning_rate={self.config.optim.learning_rate / 4:g}"
+        lower = [f"{name}={value / 4:g}" for name, value in self.state.optimizers.rates_in_use().items()]
         raise UserError(
             f"step {bad_step}: the loss or a gradient is not finite; the last good checkpoint is {last}; "
-            f"go on from it more carefully, say: {command('train.py', '--resume', self.folder.path, lower)}"
+            f"go on from it more carefully, say: {command('train.py', '--resume', self.folder.path, *lower)}"
         )
 
     def training_metrics(self, grad_norm: torch.Tensor) -> dict[str, float]:
         """What the steps since the last call have shown."""
         train = self.config.train
-        tokens = self.state.losses.steps * train.grad_accum_steps * train.batch_size * self.config.model.context_length
         loss = self.state.losses.take_mean()  # waits for the device, so the clock is read after it
+        seconds, steps = self.stopwatch.lap(self.progress.step)
+        tokens = steps * train.grad_accum_steps * train.batch_size * self.config.model.context_length
         return {
             "train/loss": loss,
             "optim/learning_rate": self.state.optimizers.learning_rate,
             "optim/grad_norm": grad_norm.item(),
-            "perf/tokens_per_second": tokens / max(self.stopwatch.lap(), 1e-9),
+            "perf/tokens_per_second": tokens / max(seconds, 1e-9),
         }
 
     def evaluate(self, train_loss: float) -> dict[str, float]:
@@ -290,6 +305,7 @@ class Trainer:
             max_steps,
             metrics,
             best_val_loss=progress.best_val_loss if progress.best_step is not None else None,
+            is_best=progress.best_step == progress.step,
             seconds_left=self.stopwatch.seconds_left(progress.step, max_steps),
         )
         if "val/loss" in metrics and progress.is_overfitting(metrics["train/loss"]):
@@ -300,7 +316,6 @@ class Trainer:
                 "a smaller model help, and train.patience stops in time"
             )
 
-    @torch.no_grad()
     def write_sample(self) -> None:
         """Let the model write a little, the same way at every evaluation."""
         prepared, prompt = self.state.prepared, self.config.train.sample_prompt or ""
@@ -330,13 +345,13 @@ class Trainer:
 
     def estimate_seconds(self) -> float:
         """How long the rest of the run will take, by its next few steps and one evaluation, which are made and lost."""
-        train, left = self.config.train, self.config.train.max_steps - self.progress.step
+        train, left = self.config.train, max(0, self.config.train.max_steps - self.progress.step)
         self.update(self.state.model)  # the first one is slower than the rest
-        self.stopwatch.lap()
+        self.stopwatch.lap(0)
         for _ in range(DRY_RUN_STEPS):
             self.update(self.state.model)
         self.state.runtime.synchronize()
-        step_seconds = self.stopwatch.lap() / DRY_RUN_STEPS
+        step_seconds = self.stopwatch.lap(0)[0] / DRY_RUN_STEPS
         evaluation_start = time.perf_counter()
         self.evaluate(train_loss=0.0)
         evaluation_seconds = time.perf_counter() - evaluation_start

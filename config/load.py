@@ -105,7 +105,7 @@ def is_override(argument: str) -> bool:
     """Whether an argument is a setting, `section.key=value` or `--section.key=value`, and not an option or a path."""
     name, equals, _ = argument.removeprefix("--").partition("=")
     if argument.startswith("--"):
-        return bool(equals) and ("." in name or name.replace("-", "_") in Config.model_fields)
+        return bool(equals) and name != "resume"  # a mistyped option too: the settings know what is meant
     return bool(equals) and not {"/", os.sep} & set(name)
 
 

@@ -134,7 +134,7 @@ class DataConfig(Section):
 
     source: PathText | PathTexts = Field(
         "stdlib",
-        description="The text: a file, a folder, a glob, an https URL, a list of them [a.txt, b.txt], "
+        description="The text: a file, an https URL, a list of them [a.txt, b.txt], "
         "or stdlib (the source code of Python's own library).",
     )
     sha256: Sha256 | None = Field(
@@ -161,7 +161,7 @@ class TrainConfig(Section):
         1000,
         description="Steps (updates of the weights) to train; the schedule's length.",
     )
-    batch_size: Count = Field(16, description="Sequences of context_length tokens per micro-step and process.")
+    batch_size: Count = Field(16, description="Sequences of context_length tokens per micro-step.")
     grad_accum_steps: Count = Field(
         1,
         description="Micro-steps averaged into one step: a larger batch in the same memory.",

@@ -62,7 +62,11 @@ def resolve_sources(config: DataConfig, *, report: Callable[[str], None], show_p
 
 def local_path(name: str) -> Path:
     """The path of a name from a recipe or the command line, in UTF-8 whatever the locale; `~` is the home folder."""
-    return Path(os.fsdecode(name.encode("utf-8", "surrogateescape"))).expanduser()
+    path = Path(os.fsdecode(name.encode("utf-8", "surrogateescape")))
+    try:
+        return path.expanduser()
+    except RuntimeError:  # the ~ of a user that there is not: then it is part of a name like any other
+        return path
 
 
 def shown_path(path: Path) -> str:

@@ -57,9 +57,13 @@ def read_command_line(arguments: Sequence[str]) -> Order:
             surplus = options.recipe or "--overwrite"
             raise UserError(f"command line: --resume goes on with the run's own settings, so {surplus} must go")
         run, checkpoint = find_run(options.resume)
+        if not run.config_file.is_file():
+            raise UserError(f"--resume {options.resume}: the checkpoint does not lie in the folder of a run")
         checkpoint = checkpoint or run.find("last")
         recipe = run.config_file
     config = load_config(recipe, overrides)
+    if options.overwrite and config.name is None:
+        config = config.model_copy(update={"name": recipe.stem})  # what it would be called if it were the first
     if run is None:
         check_name(local_path(config.runs_dir), config.name, overwrite=options.overwrite)
     return Order(
@@ -86,8 +90,23 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def command(script: str, *arguments: object) -> str:
     """A command line that can be pasted into a shell, in the folder that this process runs in."""
-    found = shutil.which("python")
-    is_ours = found is not None and Path(found).parent == Path(sys.executable).parent
     where = script if Path.cwd() == ROOT else str(ROOT / script)
-    words = ["python" if is_ours else sys.executable, where, *map(str, arguments)]
-    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+    return in_shell("python" if is_on_path("python") else sys.executable, where, *arguments)
+
+
+def module_command(module: str, *arguments: object) -> str:
+    """The same for the command of an installed package."""
+    words = [module] if is_on_path(module) else [sys.executable, "-m", module]
+    return in_shell(*words, *arguments)
+
+
+def is_on_path(program: str) -> bool:
+    """Whether the shell finds the program of that name which belongs to our interpreter."""
+    found = shutil.which(program)
+    return found is not None and Path(found).parent == Path(sys.executable).parent
+
+
+def in_shell(*words: object) -> str:
+    """The words as a shell takes them."""
+    texts = [str(word) for word in words]
+    return subprocess.list2cmdline(texts) if os.name == "nt" else shlex.join(texts)

@@ -9,6 +9,7 @@ import re
 import secrets
 import socket
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -68,8 +69,8 @@ def start_dashboard(config: Config, folder: RunFolder, say: Callable[[str], None
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # wandb would send its own crashes to its makers
     try:
         import wandb
-    except ImportError as error:
-        say(f"wandb is not installed ({first_line(error)}), so there is no dashboard; metrics.jsonl has all numbers")
+    except Exception as error:  # noqa: BLE001 - a foreign program that may fail in any way, already at its import
+        say(f"wandb cannot be loaded ({first_line(error)}), so there is no dashboard; metrics.jsonl has all numbers")
         return Dashboard(None, say)
     if mode == "online":
         mode = reachable_mode(wandb, say)
@@ -100,7 +101,8 @@ def reachable_mode(wandb: Any, say: Callable[[str], None]) -> str:
     try:
         url = urlsplit(wandb.setup().settings.base_url)
         # First of all: without a network, checking the key takes ten seconds to fail.
-        if not answers(url.hostname or "", url.port or (80 if url.scheme == "http" else 443)):
+        behind_proxy = url.scheme in urllib.request.getproxies()  # then only the proxy needs to be in reach
+        if not behind_proxy and not answers(url.hostname or "", url.port or (80 if url.scheme == "http" else 443)):
             say(f"wandb does not reach {url.hostname}, so the run is kept offline; wandb sync uploads it later")
             return "offline"
         if not wandb.login(prompt=False):

@@ -7,8 +7,8 @@ from config.load import load_config
 from data.tokenizer import Tokenizer
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.run_folder import find_run
-from engine.runtime import Runtime, choose_runtime
-from errors import ArgumentParser
+from engine.runtime import Runtime, choose_device, choose_runtime
+from errors import ArgumentParser, UserError
 from model import GPT, count_parameters
 
 
@@ -50,7 +50,12 @@ def load_model(
         overrides.append(f"runtime.threads={threads}")
     config = load_config(None, overrides).runtime
     folder, file = find_run(run)
+    if file is not None and checkpoint != "best":
+        raise UserError(f"--checkpoint {checkpoint} has no effect where RUN is itself a checkpoint file; leave one out")
     loaded = load_checkpoint(file or folder.find(checkpoint))
+    trained = loaded.config.runtime
+    if precision == "auto" and choose_device(device).type == trained.device.partition(":")[0]:
+        config = config.model_copy(update={"precision": trained.precision})  # so that it measures what training did
     runtime = choose_runtime(config, count_parameters(loaded.config.model, loaded.tokenizer.vocab_size))
     return TrainedModel(loaded.make_model(runtime.device), loaded.tokenizer, runtime, loaded)
 

@@ -7,10 +7,12 @@ import torch
 from torch import nn
 
 from config.schema import OptimConfig
+from engine.muon import Muon
+from engine.runtime import cpu_has_bf16
 from errors import CheckpointError
 
-DECAY_SHARE = 0.4  # of a trapezoid schedule: the last part, in which the rate falls
-STATE_NAMES = {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}, torch.optim.Muon: {"momentum_buffer"}}
+DECAY_SHARE = 0.4  # of a trapezoid schedule after its warm-up: the last part, in which the rate falls
+STATE_NAMES = {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum_buffer"}}
 
 
 class Optimizers:
@@ -22,10 +24,14 @@ class Optimizers:
         adamw_groups: list[dict[str, Any]] = [{"params": embeddings}, {"params": vectors, "weight_decay": 0.0}]
         self.members: list[torch.optim.Optimizer] = []
         if config.optimizer == "muon":
-            # Keller Jordan et al., "Muon" (kellerjordan.github.io/posts/muon): momentum, made orthogonal.
-            self.members.append(
-                torch.optim.Muon(matrices, lr=config.muon_learning_rate, weight_decay=config.weight_decay)
+            has_bf16 = device.type == "cuda" or (device.type == "cpu" and cpu_has_bf16())
+            muon = Muon(
+                matrices,
+                learning_rate=config.muon_learning_rate,
+                weight_decay=config.weight_decay,
+                dtype=torch.bfloat16 if has_bf16 else torch.float32,
             )
+            self.members.append(muon)
         else:
             adamw_groups.append({"params": matrices})
         self.members.append(
@@ -52,6 +58,13 @@ class Optimizers:
         """AdamW's rate as it is set now."""
         rate: float = self.members[-1].param_groups[0]["lr"]
         return rate
+
+    def rates_in_use(self) -> dict[str, float]:
+        """The settings that say how large a step is, with their values; those without effect are left out."""
+        names = ["learning_rate", *(["muon_learning_rate"] if self.config.optimizer == "muon" else [])]
+        if self.config.min_learning_rate > 0:
+            names.append("min_learning_rate")
+        return {f"optim.{name}": getattr(self.config, name) for name in names}
 
     def unscale(self, scaler: torch.amp.GradScaler) -> None:
         """Turn scaled gradients into true ones, for clipping."""
@@ -140,7 +153,8 @@ def rate_factor(step: int, max_steps: int, config: OptimConfig) -> float:
     """The learning rate of update `step` (0 is the first) as a share of the full one; never zero at the first.
 
     After a linear warm-up, `cosine` falls along half a cosine (SGDR, arXiv:1608.03983, equation 5), `trapezoid` stays
-    flat and falls linearly over the last 40 % (arXiv:2405.18392, section 3), both down to `min_learning_rate`.
+    flat and falls linearly over the last 40 % of what follows the warm-up (arXiv:2405.18392, section 3), both down
+    to `min_learning_rate`.
     """
     if step < config.warmup_steps:
         return (step + 1) / (config.warmup_steps + 1)

@@ -146,7 +146,8 @@ class RunFolder:
         abandoned = [path for path in files if step_of(path) > last_step]
         for path in [*abandoned, *files[: len(files) - len(abandoned)][:-keep]]:
             if best is None or path != self.checkpoint_file(best.step):
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # somebody reads it, on Windows: the next save tries again
+                    path.unlink()
 
     def best(self) -> Best | None:
         """The best evaluation so far, or None before the first one."""
@@ -299,8 +300,8 @@ def given_path(name: str) -> Path:
     try:
         path = local_path(name)
         path.is_file()  # it raises for names too long, and for folders that may not be looked into
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: the ~ of a user that there is not
-        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
+    except (OSError, ValueError) as error:
+        reason = str(getattr(error, "strerror", None) or error)
         raise CheckpointError(f"{name}: {reason}; give a folder such as runs/NAME, or a checkpoint file") from error
     return path
 
@@ -325,9 +326,13 @@ def nearest_run(path: Path, runs_dir: Path) -> Path | None:
 
 def newest_run(runs_dir: Path) -> RunFolder:
     """The run with the newest checkpoint."""
-    files = [file for folder in runs_dir.glob("*/checkpoints") for file in checkpoint_files(folder)]
-    if not files:
+    ages = {}
+    for folder in runs_dir.glob("*/checkpoints"):
+        for file in checkpoint_files(folder):
+            with contextlib.suppress(FileNotFoundError):  # a run that is training has just dropped it
+                ages[file] = file.stat().st_mtime_ns
+    if not ages:
         raise CheckpointError(
             f"{shown_path(runs_dir)}: no run with a checkpoint in it; train one with: python train.py"
         )
-    return RunFolder(max(files, key=lambda file: file.stat().st_mtime_ns).parent.parent)
+    return RunFolder(max(ages, key=ages.__getitem__).parent.parent)

@@ -118,7 +118,7 @@ class TrainingState:
 class LossWatch:
     """The mean loss since it was last asked for, and the first step that was not finite.
 
-    Kept on the device, where looking at every loss would make a GPU wait for the CPU.
+    Kept on the device, where looking at every loss would make the CPU wait for the GPU.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -5,6 +5,7 @@ What is measured, and when, is the training loop's business.
 
 import contextlib
 import json
+import math
 import os
 import sys
 import time
@@ -66,13 +67,14 @@ class Console:
         metrics: Mapping[str, float],
         *,
         best_val_loss: float | None,
+        is_best: bool,
         seconds_left: float,
     ) -> None:
         """How it stands: an aligned line at an evaluation, and beside the bar, or as a line, between them."""
         line = f"step {step:>{len(str(max_steps))}}/{max_steps}  train {metrics['train/loss']:.4f}"
-        rest = f"{metrics['perf/tokens_per_second']:,.0f} tokens/s  {duration(seconds_left)} left"
+        rest = f"{metrics['perf/tokens_per_second']:>7,.0f} tokens/s  {duration(seconds_left)} left"
         if "val/loss" in metrics:
-            mark = "best" if metrics["val/loss"] == best_val_loss else " " * 4
+            mark = "best" if is_best else " " * 4
             val = f"val {metrics['val/loss']:.4f} {mark}  {metrics['val/bits_per_char']:.3f} bits/char"
             self.say(f"{line}  {val}  {rest}")
         elif self.bar is None:
@@ -80,7 +82,7 @@ class Console:
         if self.bar is not None:
             facts = {"loss": f"{metrics['train/loss']:.3f}", "lr": f"{metrics['optim/learning_rate']:.1e}"}
             if best_val_loss is not None:
-                facts["val"] = f"{best_val_loss:.3f}"
+                facts["best val"] = f"{best_val_loss:.3f}"
             facts["tokens/s"] = f"{metrics['perf/tokens_per_second']:,.0f}"
             self.bar.set_postfix(facts, refresh=False)
 
@@ -150,15 +152,17 @@ class Tracker:
     `file_sizes` are those of an earlier `file_sizes()`, where the run is resumed.
     """
 
-    def __init__(self, folder: RunFolder, dashboard: Dashboard, file_sizes: Mapping[str, int] | None = None) -> None:
+    def __init__(self, folder: RunFolder, file_sizes: Mapping[str, int] | None = None) -> None:
         sizes = file_sizes or {}
-        self.dashboard = dashboard
+        self.dashboard = Dashboard(None, print)  # one that does nothing, until there is another
         self.metrics = AppendedFile(folder.metrics_file, sizes.get("metrics"))
         self.samples = AppendedFile(folder.samples_file, sizes.get("samples"))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Keep the metrics of a step."""
-        self.metrics.write(json.dumps({"step": step, **metrics}) + "\n")
+        # null, since JSON has no nan or inf; a gradient that overflows in fp16 has such a norm.
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        self.metrics.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
         self.dashboard.log(step, metrics)
 
     def note_best(self, step: int, val_loss: float) -> None:
@@ -190,7 +194,7 @@ class Stopwatch:
     """Measures how fast training is, without the time spent on other things, and when it will be over."""
 
     def __init__(self, step: int) -> None:
-        self.first_step = step
+        self.first_step = self.last_step = step
         self.start = self.last = time.perf_counter()
         self.paused = 0.0
 
@@ -206,12 +210,12 @@ class Stopwatch:
         yield
         self.paused += time.perf_counter() - start
 
-    def lap(self) -> float:
-        """Seconds since the last lap, pauses left out."""
+    def lap(self, step: int) -> tuple[float, int]:
+        """Seconds since the last lap, pauses left out, and the steps made in them."""
         now = time.perf_counter()
-        seconds = now - self.last - self.paused
-        self.last, self.paused = now, 0.0
-        return seconds
+        seconds, steps = now - self.last - self.paused, step - self.last_step
+        self.last, self.last_step, self.paused = now, step, 0.0
+        return seconds, steps
 
 
 def duration(seconds: float) -> str:

@@ -149,8 +149,16 @@ def test_without_the_package_one_line_says_so_and_training_goes_on(folder: Path)
     done = train_two_steps(folder, PYTHONPATH=str(folder / "broken"))
     assert done.code == 0
     assert [line for line in done.err.splitlines() if "wandb" in line] == [
-        "wandb is not installed (no such package here), so there is no dashboard; metrics.jsonl has all numbers"
+        "wandb cannot be loaded (no such package here), so there is no dashboard; metrics.jsonl has all numbers"
     ]
+
+
+def test_a_wandb_that_fails_while_it_is_loaded_does_not_stop_training(folder: Path) -> None:
+    (folder / "broken").mkdir()
+    (folder / "broken" / "wandb.py").write_text("raise TypeError('descriptors cannot be created')")
+    done = train_two_steps(folder, PYTHONPATH=str(folder / "broken"))
+    assert done.code == 0
+    assert "wandb cannot be loaded (descriptors cannot be created)" in done.err
 
 
 def test_a_wandb_that_fails_in_any_way_at_the_start_does_not_stop_training(folder: Path) -> None:

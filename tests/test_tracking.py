@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from commands import ROOT, environment
 
-from engine.dashboard import Dashboard
 from engine.run_folder import RunFolder
 from engine.tracking import Console, Stopwatch, Tracker, duration
 from errors import CheckpointError
@@ -24,7 +23,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def make_tracker(run: RunFolder, sizes: dict[str, int] | None = None) -> Tracker:
-    return Tracker(run, Dashboard(None, print), sizes)
+    return Tracker(run, sizes)
 
 
 def test_metrics_are_one_object_a_line_and_readable_at_once(run: RunFolder) -> None:
@@ -34,6 +33,15 @@ def test_metrics_are_one_object_a_line_and_readable_at_once(run: RunFolder) -> N
     lines = [json.loads(line) for line in run.metrics_file.read_text(encoding="utf-8").splitlines()]
     assert lines == [{"step": 10, "train/loss": 1.5}, {"step": 20, "train/loss": 1.25, "val/loss": 1.75}]
     tracker.close(0)
+
+
+def test_what_is_not_a_number_is_null_so_that_every_line_is_json(run: RunFolder) -> None:
+    tracker = make_tracker(run)
+    tracker.log(10, {"train/loss": 1.5, "optim/grad_norm": float("inf")})
+    tracker.close(0)
+    assert run.metrics_file.read_text(encoding="utf-8") == (
+        '{"step": 10, "train/loss": 1.5, "optim/grad_norm": null}\n'
+    )
 
 
 def test_samples_are_kept_in_utf8_with_their_step(run: RunFolder) -> None:
@@ -83,7 +91,7 @@ def test_a_full_disk_is_one_clear_error(run: RunFolder) -> None:
 
 
 def show(console: Console, step: int, metrics: dict[str, float], best: float | None = 1.25) -> None:
-    console.show(step, 1000, metrics, best_val_loss=best, seconds_left=75)
+    console.show(step, 1000, metrics, best_val_loss=best, is_best=metrics.get("val/loss") == best, seconds_left=75)
 
 
 def test_evaluations_are_aligned_lines_that_mark_the_best(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,8 +99,8 @@ def test_evaluations_are_aligned_lines_that_mark_the_best(capsys: pytest.Capture
     show(console, 50, {**METRICS, "val/loss": 1.25, "val/bits_per_char": 1.803})
     show(console, 1000, {**METRICS, "val/loss": 1.5, "val/bits_per_char": 2.164})
     assert capsys.readouterr().err.splitlines() == [
-        "step   50/1000  train 1.5000  val 1.2500 best  1.803 bits/char  1,234 tokens/s  75 s left",
-        "step 1000/1000  train 1.5000  val 1.5000       2.164 bits/char  1,234 tokens/s  75 s left",
+        "step   50/1000  train 1.5000  val 1.2500 best  1.803 bits/char    1,234 tokens/s  75 s left",
+        "step 1000/1000  train 1.5000  val 1.5000       2.164 bits/char    1,234 tokens/s  75 s left",
     ]
 
 
@@ -103,7 +111,7 @@ def test_without_a_terminal_steps_between_evaluations_are_plain_lines(capsys: py
     console.show_sample("to be\nor not")
     console.stop_bar()
     assert capsys.readouterr().err.splitlines() == [
-        "step   20/1000  train 1.5000  1,234 tokens/s  75 s left",
+        "step   20/1000  train 1.5000    1,234 tokens/s  75 s left",
         "    | to be",
         "    | or not",
     ]
@@ -129,8 +137,12 @@ def test_the_stopwatch_leaves_pauses_out() -> None:
     with stopwatch.pause():
         time.sleep(0.2)
     time.sleep(0.05)
-    assert 0.04 < stopwatch.lap() < 0.19
-    assert stopwatch.lap() < 0.04
+    seconds, steps = stopwatch.lap(7)
+    assert 0.04 < seconds < 0.19
+    assert steps == 7
+    seconds, steps = stopwatch.lap(9)
+    assert seconds < 0.04
+    assert steps == 2
 
 
 def test_the_time_left_follows_the_steps_of_this_process() -> None:
