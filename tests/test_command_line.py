@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from config.load import is_override
-from engine.command_line import ROOT, command, read_command_line, split_arguments
+from engine.command_line import ROOT, command, module_command, read_command_line, split_arguments
 from engine.run_folder import RunFolder
-from errors import UserError
+from errors import ConfigError, UserError
 
 
 @pytest.mark.parametrize(
@@ -82,3 +82,28 @@ def test_a_command_is_short_where_that_is_enough(monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert command("train.py", "--resume", Path("runs") / "a") == "python train.py --resume runs/a"
+
+
+@pytest.mark.parametrize(("option", "hint"), [("--dropout=0", "model.dropout"), ("--lr=1", "optim.learning_rate")])
+def test_a_setting_without_its_section_gets_a_hint(option: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean {hint}"):
+        read_command_line([option])
+
+
+def test_overwrite_without_a_name_means_the_run_that_is_named_after_the_recipe() -> None:
+    assert read_command_line(["--overwrite"]).config.name == "quickstart"
+    assert read_command_line([]).config.name is None
+
+
+def test_a_checkpoint_outside_of_a_run_cannot_be_resumed(tmp_path: Path) -> None:
+    file = tmp_path / "step_00000001.pt"
+    file.touch()
+    with pytest.raises(UserError, match="does not lie in the folder of a run"):
+        read_command_line(["--resume", str(file)])
+
+
+def test_the_command_of_a_package_is_found_where_the_shell_does_not_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert shlex.split(module_command("wandb", "leet", "a b")) == [sys.executable, "-m", "wandb", "leet", "a b"]
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert shlex.split(module_command("pip", "list"))[0] in ("pip", sys.executable)

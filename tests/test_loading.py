@@ -8,7 +8,7 @@ import torch
 
 from engine.checkpoint import load_checkpoint
 from engine.loading import add_run_options, load_from_options, load_model
-from errors import ArgumentParser, CheckpointError, ConfigError, DeviceError
+from errors import ArgumentParser, CheckpointError, ConfigError, DeviceError, UserError
 
 IDX = torch.arange(8)[None]
 
@@ -107,3 +107,15 @@ def test_what_cannot_be_is_refused_with_its_name(tiny, monkeypatch):
         load_model(str(run.path), device="cpu")
     with pytest.raises(CheckpointError, match="no such run"):
         load_model(str(tiny.folder / "nowhere"))
+
+
+def test_a_checkpoint_besides_a_checkpoint_file_is_not_silently_ignored(tiny):
+    file = tiny.run().checkpoint_file(2)
+    with pytest.raises(UserError, match="--checkpoint last has no effect where RUN is itself a checkpoint file"):
+        load_model(str(file), checkpoint="last")
+
+
+def test_a_model_computes_as_it_was_trained_unless_asked_otherwise(tiny):
+    run = tiny.run("runtime.precision=bf16")
+    assert load_model(str(run.path), device="cpu").runtime.precision == "bf16"
+    assert load_model(str(run.path), device="cpu", precision="fp32").runtime.precision == "fp32"

@@ -274,3 +274,17 @@ def test_a_tied_head_is_split_off_once_as_an_embedding():
     model = make_model(tie_embeddings=True)
     _, embeddings, _ = split_parameters(model)
     assert [id(parameter) for parameter in embeddings] == [id(model.lm_head.weight)]
+
+
+def test_the_rates_in_use_are_those_that_have_an_effect():
+    model = GPT(ModelConfig(context_length=8, d_model=16, num_heads=2, num_layers=2), 11)
+    names = {}
+    for optimizer in ("muon", "adamw"):
+        config = OptimConfig(optimizer=optimizer, min_learning_rate=1e-4)
+        names[optimizer] = Optimizers(model, config, torch.device("cpu")).rates_in_use()
+    assert names["muon"] == {
+        "optim.learning_rate": 1e-3,
+        "optim.muon_learning_rate": OptimConfig().muon_learning_rate,
+        "optim.min_learning_rate": 1e-4,
+    }
+    assert names["adamw"] == {"optim.learning_rate": 1e-3, "optim.min_learning_rate": 1e-4}

@@ -19,6 +19,7 @@ from data.sources import (
     file_source,
     format_size,
     list_sources,
+    local_path,
     read_text,
     resolve_sources,
     stdlib_sources,
@@ -286,3 +287,7 @@ def test_sources_are_listed_with_their_sizes_and_many_are_summed_up() -> None:
 )
 def test_sizes_are_readable(num_bytes: int, text: str) -> None:
     assert format_size(num_bytes) == text
+
+
+def test_the_tilde_of_a_user_that_there_is_not_is_part_of_a_name_like_any_other() -> None:
+    assert local_path("~nobody-of-this-name/a.txt") == Path("~nobody-of-this-name/a.txt")

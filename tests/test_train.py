@@ -1,7 +1,10 @@
 """train.py as a user meets it: what it leaves behind, that it goes on exactly, and how it refuses."""
 
+import json
 import os
 import pty
+import re
+import shlex
 import shutil
 import signal
 import termios
@@ -11,6 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+import torch
 from commands import (
     ENGLISH,
     TINY,
@@ -30,8 +34,10 @@ from commands import (
     without_speed,
 )
 
+import train
 from config.describe import SETTINGS
 from engine.loading import load_model
+from errors import UserError
 
 TEXT = "data.source=text.txt"
 EXACT = (*TINY, "model.dropout=0.1", "train.grad_accum_steps=2", "runtime.precision=fp32", "train.log_interval=1")
@@ -298,7 +304,7 @@ def test_a_finished_run_says_so_and_is_left_alone(home: Path, processes: Process
 def test_changed_settings_are_said_and_kept(home: Path, processes: Processes) -> None:
     finished = ended_well(processes["changed"])
     assert "changed  train.max_steps: 6 -> 9" in finished.err
-    assert "changed  optim.learning_rate: 0.001 -> 0.0005" in finished.err
+    assert re.search(r"^changed  optim\.learning_rate: 0\.00\d -> 0\.0005$", finished.err, re.MULTILINE)
     run = home / "runs" / "lr=half"
     assert read_checkpoint(run, 9)["config"]["optim"]["learning_rate"] == 5e-4
     assert "learning_rate: 0.0005" in (run / "config.yaml").read_text(encoding="utf-8")
@@ -405,3 +411,57 @@ def test_a_mistake_in_a_recipe_is_found_before_torch_is_loaded(home: Path) -> No
 
 def test_tests_do_not_pass_a_developers_settings_on() -> None:
     assert not [name for name in environment() if name.startswith("WANDB")]
+
+
+@pytest.fixture
+def here(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own with the text in it, as the current one, for commands within this process."""
+    shutil.copy(home / "text.txt", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_advice_after_a_loss_that_is_not_finite_can_be_pasted_and_helps(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = ("optim.muon_learning_rate=1e30", "optim.min_learning_rate=1e-4", "train.max_steps=6", "name=wild")
+    with pytest.raises(UserError, match="is not finite") as caught:
+        train.main([TEXT, *TINY, *wild])
+    advice = str(caught.value).rpartition("say: ")[2]
+    for _ in range(60):  # each time a quarter of the rate before
+        arguments = shlex.split(advice)[2:]
+        assert any(argument.startswith("optim.muon_learning_rate=") for argument in arguments)
+        try:
+            assert train.main(arguments) == 0
+            break
+        except UserError as error:
+            advice = str(error).rpartition("not finite;")[2].rpartition("say: ")[2]
+    else:
+        pytest.fail(f"sixty times lower is still too high: {advice}")
+
+
+def test_where_the_best_checkpoint_is_gone_a_new_best_is_looked_for(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train.main([TEXT, *TINY, "train.max_steps=4", "train.eval_interval=2", "name=a"])
+    run = here / "runs" / "a"
+    checkpoint_file(run, 4).unlink()  # the best one; the settings below make every later one worse
+    content = torch.load(checkpoint_file(run, 2), weights_only=True)
+    content["progress"] |= {"best_step": 1, "best_val_loss": 0.5}
+    torch.save(content, checkpoint_file(run, 2))
+    (run / "best.json").unlink()
+    capsys.readouterr()
+    assert train.main(["--resume", "runs/a"]) == 0
+    output = capsys.readouterr()
+    assert "the best checkpoint, of step 1, is gone" in output.err
+    assert "at step 4" in output.out.splitlines()[0]
+    assert json.loads((run / "best.json").read_text(encoding="utf-8"))["step"] == 4
+
+
+def test_the_speed_after_a_resume_counts_the_steps_of_this_process_only(here: Path) -> None:
+    long_laps = ("train.log_interval=100", "train.eval_interval=1000")
+    train.main([TEXT, *TINY, *long_laps, "train.max_steps=1000", "train.checkpoint_interval=99", "name=a", "--quiet"])
+    speeds = [line["perf/tokens_per_second"] for line in metrics(here / "runs" / "a")]
+    (here / "runs" / "a" / "checkpoints" / "step_00001000.pt").unlink()
+    train.main(["--resume", "runs/a", "--quiet"])  # from step 990
+    assert metrics(here / "runs" / "a")[-1]["perf/tokens_per_second"] < 4 * max(speeds)
