@@ -21,6 +21,7 @@ if __name__ == "__main__":
 
 from engine.generation import SamplingSettings, generate, sample_generator
 from engine.loading import TrainedModel, add_run_options, load_from_options
+from engine.tracking import printable
 
 BETWEEN_SAMPLES = "\n---\n"
 
@@ -45,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     else:
         pieces = plain_text(samples)
     if options.out is None:
-        for piece in pieces:
-            print(piece, end="", flush=True)
+        for piece in pieces:  # to a terminal, control characters are shown, not obeyed
+            print(printable(piece) if sys.stdout.isatty() else piece, end="", flush=True)
     else:
         write_output(options.out, "".join(pieces))
         print(f"written to {options.out}", file=sys.stderr)

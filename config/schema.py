@@ -230,7 +230,7 @@ class OptimConfig(Section):
         if self.min_learning_rate > self.learning_rate:
             raise conflict(
                 f"optim.min_learning_rate ({self.min_learning_rate!r}) must be at most optim.learning_rate "
-                f"({self.learning_rate!r}); try optim.min_learning_rate={self.learning_rate / 10!r}",
+                f"({self.learning_rate!r}); try optim.min_learning_rate={self.learning_rate / 10:g}",
                 "optim.min_learning_rate",
                 "optim.learning_rate",
             )

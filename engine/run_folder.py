@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -19,6 +20,7 @@ from data.sources import local_path, shown_path
 from errors import CheckpointError, ConfigError
 
 CHECKPOINT_NAME = re.compile(r"step_[0-9]{8,}\.pt")
+STALE_SECONDS = 3600  # a temporary file of this age was left behind by a process that was killed
 TEMPORARY_NAME = re.compile(r"\..*\.[0-9]+\.tmp")
 # What --overwrite may delete.
 RUN_PARTS = {
@@ -121,7 +123,8 @@ class RunFolder:
         try:
             self.checkpoints.mkdir(exist_ok=True)
             for left in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
-                left.unlink(missing_ok=True)
+                if time.time() - left.stat().st_mtime > STALE_SECONDS:  # a younger one may still be written
+                    left.unlink(missing_ok=True)
         except OSError as error:
             raise CheckpointError(
                 f"{shown_path(self.checkpoints)}: {error.strerror or error}; make it writable"
@@ -171,7 +174,9 @@ class RunFolder:
                 raise CheckpointError(f"--checkpoint {which}: no such file; use best, last or one of {names_of(files)}")
             return found
         if not files:
-            raise CheckpointError(f"{shown_path(self.path)}: holds no checkpoint; train it with train.py first")
+            raise CheckpointError(
+                f"{shown_path(self.path)}: holds no checkpoint yet; start that run again, with --overwrite"
+            )
         best = self.best() if which == "best" else None  # a run goes on from its last one whatever best.json holds
         if best is None:
             return files[-1]
@@ -208,7 +213,7 @@ def create_run(runs_dir: Path, name: str | None, stem: str, *, overwrite: bool) 
         raise ConfigError(f"{shown_path(runs_dir)}: not a folder; choose another runs_dir=…") from error
     except OSError as error:
         raise ConfigError(refusal(runs_dir, error)) from error
-    path = runs_dir / (name or stem)
+    path = runs_dir / (local_name(name) if name else stem)
     try:
         if name is None:
             return RunFolder(first_free_folder(runs_dir, stem))
@@ -224,8 +229,13 @@ def create_run(runs_dir: Path, name: str | None, stem: str, *, overwrite: bool) 
 
 def check_name(runs_dir: Path, name: str | None, *, overwrite: bool) -> None:
     """Raise the `ConfigError` that `create_run` would raise for an explicit name, before any work is done."""
-    if name is not None and not overwrite and os.path.lexists(runs_dir / name):
-        raise name_is_taken(runs_dir / name)
+    if name is not None and not overwrite and os.path.lexists(runs_dir / local_name(name)):
+        raise name_is_taken(runs_dir / local_name(name))
+
+
+def local_name(name: str) -> str:
+    """The name as the file system takes it, in UTF-8 whatever the locale."""
+    return os.fsdecode(name.encode("utf-8", "surrogateescape"))
 
 
 def name_is_taken(path: Path) -> ConfigError:

@@ -88,7 +88,7 @@ class Console:
 
     def show_sample(self, text: str) -> None:
         """What the model has just written, set apart from the lines about it."""
-        self.say("\n".join(f"    | {printable(line)}" for line in text.split("\n")))
+        self.say("\n".join(f"    | {line}" for line in printable(text).split("\n")))
 
     def say(self, line: str) -> None:
         """A line that may be missed."""
@@ -185,9 +185,9 @@ class Tracker:
         self.dashboard.finish(exit_code)
 
 
-def printable(line: str) -> str:
-    """The line with control characters escaped, so that what a model writes cannot drive the terminal."""
-    return "".join(c if c == "\t" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in line)
+def printable(text: str) -> str:
+    """The text with control characters escaped, so that what a model writes cannot drive the terminal."""
+    return "".join(c if c in "\t\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in text)
 
 
 class Stopwatch:

@@ -85,9 +85,13 @@ def test_a_link_stays_a_link_and_what_it_leads_to_is_replaced(tmp_path):
 def test_a_run_starts_with_its_settings_and_without_what_a_killed_process_left(tmp_path):
     run = make_run(tmp_path, steps=(5,))
     left = [run.path / ".best.json.77.tmp", run.checkpoints / ".step_00000006.pt.77.tmp"]
-    for path in left:
+    being_written = run.checkpoints / ".step_00000007.pt.78.tmp"  # by another process, perhaps
+    for path in (*left, being_written):
         path.write_bytes(b"half")
+    for path in left:
+        os.utime(path, (0, 0))
     run.start(Config(seed=3), '{"b": 2}')
+    assert being_written.exists()
     assert load_config(run.config_file) == Config(seed=3)
     assert run.tokenizer_file.read_text(encoding="utf-8") == '{"b": 2}'
     assert kept_steps(run) == [5]
@@ -229,7 +233,7 @@ def test_a_checkpoint_that_is_not_there_is_refused_in_one_line(tmp_path, name):
 def test_a_run_without_a_checkpoint_says_so(tmp_path):
     run = make_run(tmp_path)
     for which in ("best", "last"):
-        with pytest.raises(CheckpointError, match=r"tiny: holds no checkpoint; train it"):
+        with pytest.raises(CheckpointError, match=r"tiny: holds no checkpoint; start it again, with --overwrite"):
             run.find(which)
     with pytest.raises(CheckpointError, match="none, since the run has no checkpoint"):
         run.find("x.pt")
