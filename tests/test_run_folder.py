@@ -233,7 +233,7 @@ def test_a_checkpoint_that_is_not_there_is_refused_in_one_line(tmp_path, name):
 def test_a_run_without_a_checkpoint_says_so(tmp_path):
     run = make_run(tmp_path)
     for which in ("best", "last"):
-        with pytest.raises(CheckpointError, match=r"tiny: holds no checkpoint; start it again, with --overwrite"):
+        with pytest.raises(CheckpointError, match=r"tiny: holds no checkpoint yet; start that run again"):
             run.find(which)
     with pytest.raises(CheckpointError, match="none, since the run has no checkpoint"):
         run.find("x.pt")
