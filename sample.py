@@ -34,6 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     trained = load_from_options(options)
     if (options.device, options.precision) != ("auto", "fp32"):  # what was asked for is not always what is best
         print(f"device   {trained.runtime.describe()}", file=sys.stderr)
+    if options.skip_unknown:
+        prompt = known_part(trained, prompt)
     ids = encode_prompt(trained, prompt)
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
     stops_at_end = trained.has_documents and not options.ignore_end
@@ -64,6 +66,7 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     prompts = parser.add_mutually_exclusive_group()
     prompts.add_argument("--prompt", default="", metavar="TEXT", help="how the text begins")
     prompts.add_argument("--prompt-file", metavar="F", help="the same from a file; - is standard input")
+    parser.add_argument("--skip-unknown", action="store_true", help="leave out what the model does not know of it")
     parser.add_argument("--max-new-tokens", type=int, default=500, metavar="N", help="length at most (500)")
     parser.add_argument("--temperature", type=float, default=0.8, metavar="X", help="0: always the likeliest (0.8)")
     parser.add_argument("--top-k", type=int, default=0, metavar="N", help="only the N likeliest; 0: all (0)")
@@ -111,6 +114,16 @@ def read_prompt(options: argparse.Namespace) -> str:
     except OSError as error:
         raise DataError(f"{where}: {error.strerror or error}; name a text file") from error
     return io.IncrementalNewlineDecoder(None, translate=True).decode(text, final=True)
+
+
+def known_part(trained: TrainedModel, prompt: str) -> str:
+    """The prompt without the characters that the model lacks, which are told."""
+    unknown = trained.tokenizer.unknown(prompt)
+    if unknown:
+        skipped = ", ".join(repr(character) for character in dict.fromkeys(character for _, character in unknown))
+        print(f"skipped in the prompt: {skipped}", file=sys.stderr)
+    positions = {position for position, _ in unknown}
+    return "".join(character for position, character in enumerate(prompt) if position not in positions)
 
 
 def encode_prompt(trained: TrainedModel, prompt: str) -> list[int]:

@@ -304,7 +304,6 @@ class Trainer:
             progress.step,
             max_steps,
             metrics,
-            best_val_loss=progress.best_val_loss if progress.best_step is not None else None,
             is_best=progress.best_step == progress.step,
             seconds_left=self.stopwatch.seconds_left(progress.step, max_steps),
         )

@@ -29,6 +29,7 @@ class Console:
         self.shows_bar = not quiet and sys.stderr is not None and sys.stderr.isatty()
         self.bar: tqdm[Never] | None = None
         self.is_gone = sys.stderr is None
+        self.last_val_loss: float | None = None
 
     def start_bar(self, step: int, max_steps: int) -> None:
         """Show the bar, where there is a terminal for it."""
@@ -66,7 +67,6 @@ class Console:
         max_steps: int,
         metrics: Mapping[str, float],
         *,
-        best_val_loss: float | None,
         is_best: bool,
         seconds_left: float,
     ) -> None:
@@ -76,13 +76,14 @@ class Console:
         if "val/loss" in metrics:
             mark = "best" if is_best else " " * 4
             val = f"val {metrics['val/loss']:.4f} {mark}  {metrics['val/bits_per_char']:.3f} bits/char"
+            self.last_val_loss = metrics["val/loss"]
             self.say(f"{line}  {val}  {rest}")
         elif self.bar is None:
             self.say(f"{line}  {rest}")
         if self.bar is not None:
             facts = {"loss": f"{metrics['train/loss']:.3f}", "lr": f"{metrics['optim/learning_rate']:.1e}"}
-            if best_val_loss is not None:
-                facts["best val"] = f"{best_val_loss:.3f}"
+            if self.last_val_loss is not None:
+                facts["val"] = f"{self.last_val_loss:.3f}"
             facts["tokens/s"] = f"{metrics['perf/tokens_per_second']:,.0f}"
             self.bar.set_postfix(facts, refresh=False)
 

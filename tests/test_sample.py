@@ -81,6 +81,14 @@ class TestPrompts:
         assert "'Z' at 0, 6" in message
         assert "'ë' at 8" in message
 
+    def test_unknown_characters_can_be_skipped_all_of_them_too(self, write: Any) -> None:
+        seeded = ("--seed", 3, "--max-new-tokens", 9)
+        out, err = write("--prompt", "Ze Zë", "--skip-unknown", *seeded)
+        assert "skipped in the prompt: 'Z', 'ë'" in err
+        assert out == write("--prompt", "e ", *seeded)[0]
+        assert write("--prompt", "ZZZ", "--skip-unknown", *seeded)[0] == write(*seeded)[0]
+        assert "skipped" not in write("--prompt", "the", "--skip-unknown", *seeded)[1]
+
     def test_a_prompt_longer_than_the_window_works_and_says_so(self, write: Any) -> None:
         prompt = ("the lazy dog " * 3)[:24]
         out, err = write("--prompt", prompt, "--max-new-tokens", 20, "--seed", 3)

@@ -91,7 +91,7 @@ def test_a_full_disk_is_one_clear_error(run: RunFolder) -> None:
 
 
 def show(console: Console, step: int, metrics: dict[str, float], best: float | None = 1.25) -> None:
-    console.show(step, 1000, metrics, best_val_loss=best, is_best=metrics.get("val/loss") == best, seconds_left=75)
+    console.show(step, 1000, metrics, is_best=metrics.get("val/loss") == best, seconds_left=75)
 
 
 def test_evaluations_are_aligned_lines_that_mark_the_best(capsys: pytest.CaptureFixture[str]) -> None:
