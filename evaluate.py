@@ -21,6 +21,7 @@ import torch
 from data.dataset import Split, evaluation_windows, open_split
 from engine.loading import TrainedModel, add_run_options, load_from_options
 from engine.runtime import Runtime
+from engine.stopping import explain_out_of_memory
 from model import GPT, next_token_loss
 
 TOKENS_PER_BATCH = {"cpu": 4096, "cuda": 65536, "mps": 16384}  # enough to keep the device busy
@@ -83,7 +84,8 @@ def main(arguments: Sequence[str]) -> int:
     options = read_command_line(arguments)
     trained = load_from_options(options)
     split = text_split(trained, options.text_file) if options.text_file else own_split(trained, options.split)
-    result = evaluate(trained.model, split, trained.tokenizer, trained.runtime)
+    with explain_out_of_memory(trained.checkpoint.config, training=False):
+        result = evaluate(trained.model, split, trained.tokenizer, trained.runtime)
     facts = {
         "loss": result.loss,
         "bits_per_char": result.bits_per_char,

@@ -21,6 +21,7 @@ if __name__ == "__main__":
 
 from engine.generation import SamplingSettings, generate, sample_generator
 from engine.loading import TrainedModel, add_run_options, load_from_options
+from engine.stopping import explain_out_of_memory
 from engine.tracking import printable
 
 BETWEEN_SAMPLES = "\n---\n"
@@ -47,13 +48,19 @@ def main(arguments: Sequence[str]) -> int:
         pieces: Iterator[str] = iter([json.dumps([s.facts() for s in samples], ensure_ascii=False, indent=2) + "\n"])
     else:
         pieces = plain_text(samples)
-    if options.out is None:
-        for piece in pieces:  # to a terminal, control characters are shown, not obeyed
-            print(printable(piece) if sys.stdout.isatty() else piece, end="", flush=True)
-    else:
-        write_output(options.out, "".join(pieces))
-        print(f"written to {options.out}", file=sys.stderr)
+    with explain_out_of_memory(trained.checkpoint.config, training=False):
+        show(pieces, options.out)
     return 0
+
+
+def show(pieces: Iterator[str], out: Path | None) -> None:
+    """The text as it comes, or all of it to a file."""
+    if out is not None:
+        write_output(out, "".join(pieces))
+        print(f"written to {out}", file=sys.stderr)
+        return
+    for piece in pieces:  # to a terminal, control characters are shown, not obeyed
+        print(printable(piece) if sys.stdout.isatty() else piece, end="", flush=True)
 
 
 def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:

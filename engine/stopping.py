@@ -60,19 +60,27 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def explain_out_of_memory(config: Config) -> Iterator[None]:
-    """Turn running out of memory into a `UserError` that names the shapes and the setting to lower."""
+def explain_out_of_memory(config: Config, *, training: bool = True) -> Iterator[None]:
+    """Turn running out of memory, in training or in use, into a `UserError` with the shapes and what to lower."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        train, model = config.train, config.model
-        halved = f"train.batch_size={train.batch_size // 2} train.grad_accum_steps={train.grad_accum_steps * 2}"
-        same = "the same step" if train.batch_size % 2 == 0 else "almost the same step"
-        advice = f"{halved} ({same} in half the memory), or " if train.batch_size > 1 else ""
+        model = config.model
+        batch = f"train.batch_size={config.train.batch_size}, " if training else ""
+        advice = f"{smaller_batch(config)}a smaller model" if training else "--device cpu, or another machine"
         raise UserError(
-            f"out of memory with train.batch_size={train.batch_size}, model.context_length={model.context_length}, "
-            f"d_model={model.d_model}, num_layers={model.num_layers}, num_heads={model.num_heads}; "
-            f"try {advice}a smaller model"
+            f"out of memory with {batch}model.context_length={model.context_length}, d_model={model.d_model}, "
+            f"num_layers={model.num_layers}, num_heads={model.num_heads}; try {advice}"
         ) from error
+
+
+def smaller_batch(config: Config) -> str:
+    """The settings that make the same step in half the memory, where the batch can be halved."""
+    train = config.train
+    if train.batch_size == 1:
+        return ""
+    same = "the same step" if train.batch_size % 2 == 0 else "almost the same step"
+    halved = f"train.batch_size={train.batch_size // 2} train.grad_accum_steps={train.grad_accum_steps * 2}"
+    return f"{halved} ({same} in half the memory), or "

@@ -170,3 +170,12 @@ def test_errors_that_are_not_torchs_pass_unchanged(exception):
     with pytest.raises(type(exception)) as error, explain_out_of_memory(Config()):
         raise exception
     assert error.value is exception
+
+
+def test_out_of_memory_in_use_names_the_shapes_and_not_the_batch_of_training():
+    with pytest.raises(UserError) as caught, explain_out_of_memory(Config(), training=False):
+        raise MemoryError
+    assert str(caught.value) == (
+        "out of memory with model.context_length=128, d_model=128, num_layers=4, num_heads=4; "
+        "try --device cpu, or another machine"
+    )
