@@ -278,13 +278,13 @@ class KVCache:
     so what is cached stays right as long as no position moves.
     """
 
-    def __init__(self, model: GPT, batch_size: int, capacity: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, model: GPT, batch_size: int, capacity: int) -> None:
         config = model.config
         shape = (batch_size, config.num_heads, min(capacity, config.context_length), config.head_size)
         device = model.token_embedding.weight.device
 
         def room() -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
+            return torch.zeros(shape, device=device)
 
         self.layers = [LayerCache(room(), room()) for _ in model.blocks]
 

@@ -44,10 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         Sample(trained, prompt, ids, settings, options.max_new_tokens, stops_at_end, seed, index)
         for index in range(options.num_samples)
     ]
-    if options.json:
-        pieces: Iterator[str] = iter([json.dumps([s.facts() for s in samples], ensure_ascii=False, indent=2) + "\n"])
-    else:
-        pieces = plain_text(samples)
+    pieces = json_text(samples) if options.json else plain_text(samples)
     with explain_out_of_memory(trained.checkpoint.config, training=False):
         show(pieces, options.out)
     return 0
@@ -153,6 +150,11 @@ def plain_text(samples: Sequence["Sample"]) -> Iterator[str]:
         yield sample.prompt
         yield from sample.continuation()
         yield "\n"
+
+
+def json_text(samples: Sequence["Sample"]) -> Iterator[str]:
+    """All samples as one list of objects, when the last one is drawn."""
+    yield json.dumps([sample.facts() for sample in samples], ensure_ascii=False, indent=2) + "\n"
 
 
 @dataclass(frozen=True)
