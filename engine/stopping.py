@@ -25,8 +25,9 @@ class StopRequest:
     signals = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self.requested = False
         self.say = say
+        self.received: signal.Signals | None = None
+        self.said = False
         self.previous: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "StopRequest":
@@ -41,14 +42,27 @@ class StopRequest:
             # None: it was set by other means than Python's, which cannot be put back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]
 
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has come. Says so where the handler could not."""
+        if self.received is not None and not self.said:
+            self.announce(self.received)
+        return self.received is not None
+
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Called by Python when the signal arrives."""
-        if self.requested and number == signal.SIGINT:
+        if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if not self.requested:
-            self.requested = True
-            with contextlib.suppress(RuntimeError):  # the signal came in the middle of another line; Python says so
-                self.say(f"{signal.Signals(number).name}: finishing this step and saving (Ctrl-C again: stop at once)")
+        if self.received is None:
+            self.received = signal.Signals(number)
+            # In the middle of another line Python refuses to write; then it is said when `requested` is next read.
+            with contextlib.suppress(RuntimeError):
+                self.announce(self.received)
+
+    def announce(self, received: signal.Signals) -> None:
+        """Tell people that the run is about to stop."""
+        self.say(f"{received.name}: finishing this step and saving (Ctrl-C again: stop at once)")
+        self.said = True
 
 
 def is_out_of_memory(error: Exception) -> bool:
