@@ -13,7 +13,8 @@ from typing import Annotated, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from config.schema import MAX_COUNT, Config, Section, Wording
+from config.schema import Config, Section
+from config.values import MAX_COUNT, Wording
 
 HELP_WIDTH = 96
 TYPE_COLUMN = 38

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from config.describe import SECTIONS, SETTINGS, expected, nearest_setting, shown, shown_name
-from config.schema import MAX_COUNT, Config
+from config.schema import Config
+from config.values import MAX_COUNT
 from errors import ConfigError
 
 MAX_PROBLEMS = 20

@@ -1,62 +1,29 @@
 """Every setting of the trainer: its type, default, range and meaning.
 
-Reading recipes and wording errors belongs in `config.load` and `config.describe`. No torch here: a mistake
+The kinds of values are in `config.values`; reading recipes and wording errors belongs in `config.load` and
+`config.describe`. No torch here: a mistake
 in a recipe is reported before anything slow is imported.
 """
 
-from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-# Far above anything trainable, far below what overflows the size of a tensor.
-MAX_COUNT = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class Wording:
-    """What a value of an annotated type must be, in words, where the type alone does not say it."""
-
-    text: str
-
-
-def check_folder_name(value: str) -> str:
-    """`value` where every common file system takes it as the name of one folder; otherwise `ValueError`."""
-    usable = (
-        value.isprintable()
-        and 0 < len(value.encode()) <= 200
-        and not set(value) & set('<>:"/\\|?*')
-        and value[0] != " "
-        and value[-1] not in " ."
-    )
-    if not usable:
-        raise ValueError("not usable as a folder name")
-    return value
-
-
-Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
-FolderName = Annotated[
-    str,
-    AfterValidator(check_folder_name),
-    Wording("one folder's name, without slashes, any of < > : \" | ? *, or a dot or space at its end"),
-]
-# A file name cannot hold a NUL anywhere; Python raises ValueError for it, far from the setting.
-PathText = Annotated[str, StringConstraints(pattern=r"^[^\x00]*[^\x00\s][^\x00]*$"), Wording("text that is not blank")]
-PathTexts = Annotated[list[PathText], Field(min_length=1), Wording("a list of such texts")]
-Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-fA-F]{64}$", to_lower=True), Wording("64 hexadecimal digits")]
-Device = Annotated[
-    str,
-    StringConstraints(pattern="^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$"),
-    Wording("auto, cpu, cuda, cuda:N or mps"),
-]
-ProjectName = Annotated[
-    str,
-    StringConstraints(pattern=r"^[^/\\#?%:\x00-\x1f]{1,128}$"),
-    Wording(r"a name of 1 to 128 characters without / \ # ? % :"),
-]
-Switch = Annotated[Literal["auto"] | bool, Wording("auto, true or false")]
+from config.values import (
+    MAX_COUNT,
+    Count,
+    Device,
+    Encoding,
+    FolderName,
+    PathText,
+    PathTexts,
+    ProjectName,
+    Sha256,
+    Switch,
+    TokenizerName,
+)
 
 
 class Section(BaseModel):
@@ -134,19 +101,56 @@ class DataConfig(Section):
 
     source: PathText | PathTexts = Field(
         "stdlib",
-        description="The text: a file, an https URL, a list of them [a.txt, b.txt], "
-        "or stdlib (the source code of Python's own library).",
+        description="The text: a file (also .gz, .bz2, .xz, .zst), a folder, a glob such as 'books/*.txt', an https "
+        "URL, - (standard input), a list of these [a.txt, b.txt], or stdlib (the source code of Python's own library).",
     )
     sha256: Sha256 | None = Field(
         None,
         description="SHA-256 that a downloaded source must have. null: not checked. Local files never are.",
     )
-    tokenizer: Literal["char", "byte"] = Field(
-        "char",
-        description="char: one token per character of the text. byte: one per UTF-8 byte, so any text works.",
+    val_source: PathText | PathTexts | None = Field(
+        None,
+        description="A separate text to measure val loss on, named like source. null: the last part of source.",
     )
     val_fraction: float = Field(
-        0.1, gt=0, lt=1, description="Share of the text held back to measure val loss, never trained on."
+        0.1,
+        gt=0,
+        lt=1,
+        description="Share of the text held back to measure val loss, never trained on. "
+        "Without effect where val_source is set.",
+    )
+    encoding: Encoding = Field("utf-8", description="How local and downloaded texts are encoded.")
+    newlines: Literal["normalize", "keep"] = Field(
+        "normalize", description="normalize: line ends \\r\\n and \\r are read as \\n. keep: as they are."
+    )
+    unicode: Literal["none", "NFC"] = Field(
+        "none",
+        description="NFC: letters and their accents are read as one character where there is one, in prompts too.",
+    )
+    documents: Literal["file", "line", "none"] = Field(
+        "file",
+        description="What <|endoftext|> ends: every file, every line (names, messages; blank ones are skipped), "
+        "or nothing. A lone document has no end.",
+    )
+    tokenizer: TokenizerName = Field(
+        "char",
+        description="char: one token per character of the text. byte: one per UTF-8 byte, so any text works. "
+        "bpe: frequent strings of bytes, learnt from the text. tiktoken:NAME: a published vocabulary.",
+    )
+    min_char_count: Count = Field(
+        1,
+        description="Characters that occur less often share one token, which is never generated. For char only.",
+    )
+    bpe_vocab_size: int = Field(
+        1024,
+        ge=258,
+        le=1_000_000,
+        description="Tokens of the vocabulary that bpe learns, <|endoftext|> included.",
+    )
+    unknown: Literal["error", "drop", "extend"] = Field(
+        "error",
+        description="With train.init_from, characters that the model does not know. error: list them and stop. "
+        "drop: leave them out. extend: learn them too.",
     )
     cache_dir: PathText = Field(
         "data/cache",
@@ -182,6 +186,11 @@ class TrainConfig(Section):
     patience: Count | None = Field(
         None,
         description="Stop after so many evaluations without a better val loss. null: never stop early.",
+    )
+    init_from: PathText | None = Field(
+        None,
+        description="Start from the weights and the tokenizer of this run or checkpoint instead of from chance; "
+        "its model settings are kept.",
     )
     sample_prompt: str | None = Field(
         None, description="How the sample at each evaluation begins. null: the tokenizer's default start."

@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from config.schema import MAX_COUNT, Config, DataConfig, ModelConfig, OptimConfig, RuntimeConfig, TrackingConfig
+from config.schema import Config, DataConfig, ModelConfig, OptimConfig, RuntimeConfig, TrackingConfig
+from config.values import MAX_COUNT
 
 
 def message_of(section, **values):
@@ -89,7 +90,12 @@ def test_a_switch_is_true_false_or_auto(value):
         (DataConfig, "cache_dir", ["data/cache"], [""]),
         (DataConfig, "source", ["a.txt", ["a.txt", "b"]], ["", [], ["a", ""], [1], None, "a\0b"]),
         (DataConfig, "sha256", [None, "a" * 64], ["", "a" * 63, "g" * 64]),
-        (DataConfig, "tokenizer", ["char", "byte"], ["bpe"]),
+        (DataConfig, "tokenizer", ["char", "byte", "bpe", "tiktoken:gpt2"], ["word", "tiktoken", "tiktoken:", "byte "]),
+        (DataConfig, "encoding", ["utf-8", "CP1252", "gb18030", "utf-16"], ["", "utf-9", "hex", "undefined", "a\0b"]),
+        (DataConfig, "val_source", [None, "a.txt", ["a.txt"]], ["", [], 1]),
+        (DataConfig, "documents", ["file", "line", "none"], [None, "page"]),
+        (DataConfig, "bpe_vocab_size", [258, 10**6], [257, 0, 10**6 + 1]),
+        (DataConfig, "min_char_count", [1, 5], [0]),
     ],
 )
 def test_a_setting_takes_its_range_and_nothing_beyond(section, name, good, bad):
