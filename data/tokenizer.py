@@ -3,17 +3,27 @@
 Where the text comes from and where the ids are kept is not this file's concern. Imports no torch.
 """
 
-import codecs
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from data.unicode import CharacterCounts as CharacterCounts
+from data.unicode import (
+    StreamDecoder,
+    UnicodeForm,
+    characters_of,
+    code_points,
+    is_surrogate,
+    lines_with_content,
+    normalized,
+    unknown_characters,
+)
 from errors import DataError
 
 END_OF_TEXT = "<|endoftext|>"  # the name of `end_id`; in a text these characters are text like any other
@@ -21,9 +31,7 @@ END_OF_TEXT = "<|endoftext|>"  # the name of `end_id`; in a text these character
 TokenArray = npt.NDArray[np.unsignedinteger[Any]]
 
 _FORMAT = 1
-_NUM_CODE_POINTS = 0x110000
-_SURROGATES = range(0xD800, 0xE000)  # halves of UTF-16 pairs: code points, but no characters
-_MAX_LISTED = 10
+_REPLACEMENT = "\ufffd"  # what an unknown character looks like
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
@@ -34,37 +42,15 @@ def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
     return np.dtype(np.uint32)
 
 
-def code_points(text: str) -> npt.NDArray[np.uint32]:
-    """The text as an array of code points, lone surrogates included."""
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
-
-
-class StreamDecoder:
-    """Decodes token by token; what it has given out, joined, equals `decode` of all the ids at once.
-
-    A character whose bytes are spread over several tokens comes out with its last one.
-    """
-
-    def __init__(self, pieces: Sequence[bytes]) -> None:
-        self._pieces = pieces
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token_id: int) -> str:
-        """The text that this token completes; often "" in the middle of a character."""
-        return self._utf8.decode(self._pieces[token_id])
-
-    def finish(self) -> str:
-        """What was still held back: "" or one U+FFFD for a character that never became whole."""
-        return self._utf8.decode(b"", final=True)
-
-
 class Tokenizer(ABC):
-    """Encodes any text it knows, and decodes it back exactly. The last id is always `<|endoftext|>`.
+    """Encodes any text it knows, and decodes it back exactly (in normal form, where `unicode` names one).
 
     Attributes are the same for the life of the object; two tokenizers with one `fingerprint` are equal.
     """
 
     kind: str
+    unicode: UnicodeForm = "none"  # the normal form that every text is brought to before it is encoded
+    never_generated: Sequence[int] = ()  # ids that stand for no text; `end_id` is not among them
 
     @property
     @abstractmethod
@@ -77,17 +63,6 @@ class Tokenizer(ABC):
         return self.vocab_size - 1
 
     @abstractmethod
-    def encode(self, text: str) -> TokenArray:
-        """The ids of the text, shape (number of tokens,), in the smallest dtype that fits the vocabulary.
-
-        Raises `DataError` that lists the characters which the vocabulary lacks.
-        """
-
-    @abstractmethod
-    def unknown(self, text: str) -> list[tuple[int, str]]:
-        """Every (position, character) that cannot be encoded; positions count from 0."""
-
-    @abstractmethod
     def to_json(self) -> str:
         """The tokenizer as one JSON object, the same for equal tokenizers; see `tokenizer_from_json`."""
 
@@ -95,6 +70,66 @@ class Tokenizer(ABC):
     @abstractmethod
     def pieces(self) -> Sequence[bytes]:
         """The UTF-8 bytes of every token, in the order of ids; b"" for `end_id`."""
+
+    @abstractmethod
+    def _encode(self, text: str) -> TokenArray:
+        """`encode` for a text in normal form."""
+
+    @abstractmethod
+    def _encode_lines(self, block: str) -> TokenArray:
+        """The ids of lines in normal form, with `end_id` in the place of every newline."""
+
+    def _missing(self, text: str) -> npt.NDArray[np.intp]:
+        """The positions of what cannot be encoded in a text in normal form."""
+        return np.flatnonzero(is_surrogate(code_points(text)))
+
+    def normalize(self, text: str) -> str:
+        """The text in the normal form that `unicode` names."""
+        return "".join(normalized([text], self.unicode))
+
+    def encode(self, text: str) -> TokenArray:
+        """The ids of the text, shape (number of tokens,), in the smallest dtype that fits the vocabulary.
+
+        Raises `DataError` that lists the characters which the vocabulary lacks.
+        """
+        return self._encode(self.normalize(text))
+
+    def encode_stream(self, chunks: Iterable[str], *, drop_unknown: bool = False) -> Iterator[TokenArray]:
+        """The ids of a text in chunks; joined, they are those of the whole text, however it was cut.
+
+        Characters that the vocabulary lacks raise `DataError`, or are left out where `drop_unknown`.
+        """
+        for text in normalized(chunks, self.unicode):
+            yield self._encode(self._without_missing(text) if drop_unknown else text)
+
+    def encode_lines(self, chunks: Iterable[str], *, drop_unknown: bool = False) -> Iterator[TokenArray]:
+        """The ids of every line that is not blank, without its newline, each followed by `end_id`.
+
+        However the text is cut into chunks. `drop_unknown` as in `encode_stream`.
+        """
+        texts = normalized(chunks, self.unicode)
+        if drop_unknown:
+            texts = (self._without_missing(text, but="\n") for text in texts)
+        for block in lines_with_content(texts):
+            yield self._encode_lines(block)
+
+    def _without_missing(self, text: str, *, but: str = "") -> str:
+        missing = self._missing(text)
+        if but and missing.size:
+            missing = missing[code_points(text)[missing] != ord(but)]
+        return characters_of(np.delete(code_points(text), missing)) if missing.size else text
+
+    def unknown(self, text: str) -> list[tuple[int, str]]:
+        """Every (position, character) of `normalize(text)` that cannot be encoded; positions count from 0."""
+        text = self.normalize(text)
+        return [(position, text[position]) for position in self._missing(text).tolist()]
+
+    def known(self, text: str) -> str:
+        """`normalize(text)` without the characters that cannot be encoded."""
+        text = self.normalize(text)
+        while (shorter := self.normalize(self._without_missing(text))) != text:
+            text = shorter  # what now stands side by side may have become a character that is unknown in turn
+        return text
 
     def decode(self, ids: Iterable[int] | npt.NDArray[np.integer[Any]]) -> str:
         """The text of the ids; bytes that are not UTF-8 become U+FFFD. Raises `ValueError` for other ids."""
@@ -126,51 +161,87 @@ class Tokenizer(ABC):
         """sha256 of `to_json`, in hex."""
         return hashlib.sha256(self.to_json().encode("utf-8")).hexdigest()
 
+    def _json(self, **fields: object) -> str:
+        """The fields as JSON; those that came later than the format stand there only where they say something."""
+        if self.unicode != "none":
+            fields["unicode"] = self.unicode
+        return json.dumps({"format": _FORMAT, "kind": self.kind, **fields}, sort_keys=True, ensure_ascii=True)
+
 
 class CharTokenizer(Tokenizer):
-    """One id per Unicode code point, in the order of code points."""
+    """One id per Unicode code point, in the order of code points; behind them, where `has_unknown`, one for the rest.
+
+    What has no id is encoded as that one, which decodes to U+FFFD; without it, it is an error.
+    """
 
     kind = "char"
 
-    def __init__(self, characters: str) -> None:
+    def __init__(self, characters: str, *, has_unknown: bool = False, unicode: UnicodeForm = "none") -> None:
         codes = np.unique(code_points(characters))
-        if not codes.size or _num_surrogates(codes):
+        if not codes.size or is_surrogate(codes).any():
             raise ValueError("a vocabulary of characters needs at least one, and no lone surrogates")
-        self._codes = codes
-        # `end_id` stands at every code point that is not in the vocabulary, and in one more row behind the
+        self.unicode = unicode
+        self.has_unknown = has_unknown
+        self.characters = characters_of(codes)  # in the order of ids
+        self.never_generated = (len(codes),) if has_unknown else ()
+        self._vocab_size = len(codes) + has_unknown + 1
+        self._codes = np.append(codes, ord(_REPLACEMENT)) if has_unknown else codes
+        # `missing` stands at every code point that is not in the vocabulary, and in one more row behind the
         # highest known one, to which `take` clips all that lie above.
-        self._ids = np.full(int(codes[-1]) + 2, self.end_id, dtype=token_dtype(self.vocab_size))
+        self._missing_id = len(codes)
+        self._ids = np.full(int(codes[-1]) + 2, self._missing_id, dtype=token_dtype(self.vocab_size))
         self._ids[codes] = np.arange(len(codes))
 
     @property
     def vocab_size(self) -> int:
-        return len(self._codes) + 1
+        return self._vocab_size
 
-    @property
-    def characters(self) -> str:
-        """The vocabulary without `<|endoftext|>`, in the order of ids."""
-        return self._codes.tobytes().decode("utf-32-le")
-
-    def encode(self, text: str) -> TokenArray:
+    def _encode(self, text: str) -> TokenArray:
         ids = self._ids.take(code_points(text), mode="clip")
-        unknown = np.flatnonzero(ids == self.end_id)
-        if unknown.size:
-            raise _unknown_characters(text, unknown)
+        if (ids == self._missing_id).any() and (missing := self._missing(text)).size:
+            raise unknown_characters(text, missing)
         return ids
 
-    def unknown(self, text: str) -> list[tuple[int, str]]:
-        ids = self._ids.take(code_points(text), mode="clip")
-        return [(position, text[position]) for position in np.flatnonzero(ids == self.end_id).tolist()]
+    def _encode_lines(self, block: str) -> TokenArray:
+        codes = code_points(block)
+        ids = self._ids.take(codes, mode="clip")
+        is_end = codes == ord("\n")
+        ids[is_end] = self.end_id
+        if ((ids == self._missing_id) & ~is_end).any():
+            missing = self._missing(block)
+            if (missing := missing[~is_end[missing]]).size:
+                raise unknown_characters(block, missing)
+        return ids
+
+    def _missing(self, text: str) -> npt.NDArray[np.intp]:
+        if self.has_unknown:
+            return super()._missing(text)
+        return np.flatnonzero(self._ids.take(code_points(text), mode="clip") == self._missing_id)
 
     def _decode(self, ids: npt.NDArray[np.int64]) -> str:
-        return self._codes[ids].tobytes().decode("utf-32-le")
+        return characters_of(self._codes[ids])
 
     @cached_property
     def pieces(self) -> Sequence[bytes]:
-        return [*(character.encode("utf-8") for character in self.characters), b""]
+        return [*(character.encode("utf-8") for character in characters_of(self._codes)), b""]
 
     def to_json(self) -> str:
-        return _canonical_json({"format": _FORMAT, "kind": self.kind, "characters": self.characters})
+        fields = {"has_unknown": True} if self.has_unknown else {}
+        return self._json(characters=self.characters, **fields)
+
+    def extended(self, characters: str) -> "CharTokenizer":
+        """The same with these characters too; ids move, see `ids_of`."""
+        return CharTokenizer(self.characters + characters, has_unknown=self.has_unknown, unicode=self.unicode)
+
+    def ids_of(self, other: "CharTokenizer") -> npt.NDArray[np.int64]:
+        """For each id of a tokenizer with fewer characters the id of the same here, shape (other.vocab_size,).
+
+        Raises `ValueError` if there is none.
+        """
+        ids = self._ids.take(code_points(other.characters), mode="clip").astype(np.int64)
+        if (ids == self._missing_id).any() or (other.has_unknown and not self.has_unknown):
+            raise ValueError("the other vocabulary has characters that this one lacks")
+        return np.array([*ids, *[self._missing_id] * other.has_unknown, self.end_id], dtype=np.int64)
 
 
 class ByteTokenizer(Tokenizer):
@@ -178,22 +249,24 @@ class ByteTokenizer(Tokenizer):
 
     kind = "byte"
 
+    def __init__(self, *, unicode: UnicodeForm = "none") -> None:
+        self.unicode = unicode
+
     @property
     def vocab_size(self) -> int:
         return 257
 
-    def encode(self, text: str) -> TokenArray:
+    def _encode(self, text: str) -> TokenArray:
         try:
             encoded = text.encode("utf-8")
         except UnicodeEncodeError as error:
-            positions = np.array([position for position, _ in self.unknown(text)])
-            raise _unknown_characters(text, positions) from error
+            raise unknown_characters(text, self._missing(text)) from error
         return np.frombuffer(encoded, dtype=np.uint8).astype(token_dtype(self.vocab_size))
 
-    def unknown(self, text: str) -> list[tuple[int, str]]:
-        codes = code_points(text)
-        lone = np.flatnonzero((codes >= _SURROGATES.start) & (codes < _SURROGATES.stop))
-        return [(position, text[position]) for position in lone.tolist()]
+    def _encode_lines(self, block: str) -> TokenArray:
+        ids = self._encode(block)
+        ids[ids == ord("\n")] = self.end_id
+        return ids
 
     def _decode(self, ids: npt.NDArray[np.int64]) -> str:
         return ids.astype(np.uint8).tobytes().decode("utf-8", "replace")
@@ -203,41 +276,7 @@ class ByteTokenizer(Tokenizer):
         return [*(bytes([byte]) for byte in range(256)), b""]
 
     def to_json(self) -> str:
-        return _canonical_json({"format": _FORMAT, "kind": self.kind})
-
-
-class CharacterCounts:
-    """How often each character occurs in a text that comes in chunks; from it the vocabulary is made."""
-
-    def __init__(self) -> None:
-        self._counts = np.zeros(_NUM_CODE_POINTS, dtype=np.int64)
-
-    def add(self, text: str) -> None:
-        """Count the characters of the next chunk. Raises `DataError` for lone surrogates."""
-        counts = np.bincount(code_points(text))
-        self._counts[: len(counts)] += counts
-        if counts[_SURROGATES.start : _SURROGATES.stop].any():
-            raise _unknown_characters(text, np.array([i for i, _ in ByteTokenizer().unknown(text)]))
-
-    @property
-    def num_chars(self) -> int:
-        return int(self._counts.sum())
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the text in UTF-8."""
-        limits = (0, 0x80, 0x800, 0x10000)  # from each of these on, a code point takes one byte more
-        return int(sum(self._counts[limit:].sum() for limit in limits))
-
-    @property
-    def characters(self) -> str:
-        """The distinct characters, in the order of code points."""
-        return np.flatnonzero(self._counts).astype("<u4").tobytes().decode("utf-32-le")
-
-    @property
-    def usual_start(self) -> str:
-        """Where a text may begin: a newline if there is one, else the most frequent character."""
-        return "\n" if self._counts[ord("\n")] else chr(int(self._counts.argmax()))
+        return self._json()
 
 
 def tokenizer_from_json(text: str, where: str) -> Tokenizer:
@@ -250,54 +289,36 @@ def tokenizer_from_json(text: str, where: str) -> Tokenizer:
         raise DataError(f"{where}: not a tokenizer file: expected a JSON object, found {_excerpt(fields)}")
     if type(fields.get("format")) is not int or fields["format"] != _FORMAT:
         raise DataError(f"{where}: expected tokenizer format {_FORMAT}, found {_excerpt(fields.get('format'))}")
+    if fields.get("unicode", "NFC") != "NFC":
+        raise DataError(f"{where}: unicode must be NFC where it is given, found {_excerpt(fields['unicode'])}")
     if fields.get("kind") == CharTokenizer.kind:
-        _expect_keys(fields, {"format", "kind", "characters"}, where)
-        return _char_tokenizer(fields["characters"], where)
+        _expect_keys(fields, {"characters"}, {"has_unknown"}, where)
+        return _char_tokenizer(fields, where)
     if fields.get("kind") == ByteTokenizer.kind:
-        _expect_keys(fields, {"format", "kind"}, where)
-        return ByteTokenizer()
+        _expect_keys(fields, set(), set(), where)
+        return ByteTokenizer(unicode=fields.get("unicode", "none"))
     raise DataError(f"{where}: kind must be char or byte, found {_excerpt(fields.get('kind'))}")
 
 
-def _char_tokenizer(characters: object, where: str) -> CharTokenizer:
+def _char_tokenizer(fields: dict[str, Any], where: str) -> CharTokenizer:
+    characters = fields["characters"]
     if not isinstance(characters, str) or not characters:
         raise DataError(f"{where}: characters must be a text of at least one, found {_excerpt(characters)}")
     codes = code_points(characters)
-    if _num_surrogates(codes) or (codes[1:] <= codes[:-1]).any():
+    if is_surrogate(codes).any() or (codes[1:] <= codes[:-1]).any():
         raise DataError(f"{where}: characters must be in the order of code points, each once; the file is damaged")
-    return CharTokenizer(characters)
+    if fields.get("has_unknown", True) is not True:
+        raise DataError(f"{where}: has_unknown must be true where it is given, found {_excerpt(fields['has_unknown'])}")
+    return CharTokenizer(characters, has_unknown="has_unknown" in fields, unicode=fields.get("unicode", "none"))
 
 
-def _expect_keys(fields: dict[str, object], expected: set[str], where: str) -> None:
-    if fields.keys() != expected:
-        found, wanted = ", ".join(sorted(fields)), ", ".join(sorted(expected))
+def _expect_keys(fields: dict[str, Any], required: set[str], optional: set[str], where: str) -> None:
+    required = {"format", "kind", *required}
+    if not required <= fields.keys() <= {*required, *optional, "unicode"}:
+        found, wanted = ", ".join(sorted(fields)), ", ".join(sorted(required))
         raise DataError(f"{where}: expected the keys {wanted}, found {found[:200]!r}")
 
 
 def _excerpt(value: object) -> str:
     shown = repr(value)
     return shown if len(shown) <= 60 else shown[:57] + "..."
-
-
-def _num_surrogates(codes: npt.NDArray[np.uint32]) -> int:
-    return int(((codes >= _SURROGATES.start) & (codes < _SURROGATES.stop)).sum())
-
-
-def _canonical_json(fields: dict[str, object]) -> str:
-    return json.dumps(fields, sort_keys=True, ensure_ascii=True)
-
-
-def _unknown_characters(text: str, positions: npt.NDArray[np.intp]) -> DataError:
-    """One line with the distinct characters at these positions, each with the first places it occurs at."""
-    characters = code_points(text)[positions]
-    distinct, first, counts = np.unique(characters, return_index=True, return_counts=True)
-    listed = []
-    for which in np.argsort(first)[:_MAX_LISTED]:
-        places = positions[characters == distinct[which]][:3].tolist()
-        more = ", …" if counts[which] > len(places) else ""
-        listed.append(f"{chr(distinct[which])!r} at {', '.join(map(str, places))}{more}")
-    rest = f"; and {len(distinct) - _MAX_LISTED} more" if len(distinct) > _MAX_LISTED else ""
-    return DataError(
-        f"the vocabulary lacks {len(distinct)} of the text's characters (position counted from 0): "
-        f"{'; '.join(listed)}{rest}; leave them out or replace them"
-    )

@@ -14,7 +14,7 @@ COMMANDS = ("train", "sample", "evaluate", "export", "visualize")
 COMMANDS_USED = {("train.py", "evaluate")}  # training measures its val loss as the command does
 TORCH = ("torch", "transformers", "wandb", "tensorboard")  # slow to import
 WITHOUT_TORCH = ("errors.py", "config/", "data/sources.py", "data/download.py", "data/tokenizer.py", "data/store.py")
-WITHOUT_TORCH += ("data/prepare.py", "engine/run_folder.py")
+WITHOUT_TORCH += ("data/prepare.py", "data/unicode.py", "data/bpe", "engine/run_folder.py")
 MAX_FILE_LINES, MAX_COMMAND_LINES = 350, 400
 MAX_FUNCTION_LINES, MAX_LOOP_LINES = 60, 80
 # The three boundaries to libraries that may fail in any way; each says so in a comment.

@@ -1,18 +1,23 @@
+import itertools
 import json
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.tokenizer import (
     ByteTokenizer,
-    CharacterCounts,
     CharTokenizer,
     Tokenizer,
     token_dtype,
     tokenizer_from_json,
 )
+from data.unicode import UnicodeForm
 from errors import DataError
 
 unhurried = settings(deadline=None)  # a busy machine is no failure
@@ -63,18 +68,6 @@ def test_a_streamed_text_never_shows_a_replacement_character_that_is_not_its_own
         pieces = streamed(tokenizer, tokenizer.encode(text).tolist())
         assert "".join(pieces) == text
         assert sum(piece.count("\ufffd") for piece in pieces) == text.count("\ufffd")
-
-
-@unhurried
-@given(texts, st.data())
-def test_a_vocabulary_counted_in_chunks_is_that_of_the_whole_text(text: str, data: st.DataObject) -> None:
-    cut = data.draw(st.integers(0, len(text)))
-    counts = CharacterCounts()
-    counts.add(text[:cut])
-    counts.add(text[cut:])
-    assert counts.characters == "".join(sorted(set(text)))
-    assert counts.num_chars == len(text)
-    assert counts.num_bytes == len(text.encode("utf-8"))
 
 
 @unhurried
@@ -163,8 +156,6 @@ def test_lone_surrogates_are_unknown_to_every_tokenizer() -> None:
         assert tokenizer.unknown("a\ud800b") == [(1, "\ud800")]
         with pytest.raises(DataError, match=r"'\\ud800' at 1"):
             tokenizer.encode("a\ud800b")
-    with pytest.raises(DataError, match=r"'\\udfff' at 1"):
-        CharacterCounts().add("a\udfff")
 
 
 def test_ids_come_in_the_smallest_type_that_fits() -> None:
@@ -181,15 +172,142 @@ def test_ids_come_in_the_smallest_type_that_fits() -> None:
     assert CharTokenizer(largest).encode(largest).tolist() == list(range(70_000))
 
 
-@pytest.mark.parametrize(
-    ("text", "usual_start"),
-    [("aab\nc", "\n"), ("abbc", "b"), ("中文中", "中")],
-    ids=["newline", "latin", "han"],
-)
-def test_a_text_starts_at_a_newline_or_at_its_most_frequent_character(text: str, usual_start: str) -> None:
-    counts = CharacterCounts()
-    counts.add(text)
-    assert counts.usual_start == usual_start
+def cut(text: str, data: st.DataObject) -> list[str]:
+    """The text in any number of chunks, empty ones too."""
+    places = sorted(data.draw(st.lists(st.integers(0, len(text)))))
+    return [text[start:stop] for start, stop in itertools.pairwise([0, *places, len(text)])]
+
+
+def joined(arrays: Iterable[npt.NDArray[np.unsignedinteger[Any]]], tokenizer: Tokenizer) -> list[int]:
+    arrays = list(arrays)
+    assert all(array.dtype == token_dtype(tokenizer.vocab_size) for array in arrays)
+    return [int(token_id) for array in arrays for token_id in array]
+
+
+def every_kind(text: str) -> list[Tokenizer]:
+    forms: list[UnicodeForm] = ["none", "NFC"]
+    return [
+        *(CharTokenizer(unicodedata.normalize("NFC", text) + text, unicode=form) for form in forms),
+        *(CharTokenizer("abe\u0301 ", has_unknown=True, unicode=form) for form in forms),
+        *(ByteTokenizer(unicode=form) for form in forms),
+    ]
+
+
+multilingual = st.text(characters | st.sampled_from("ae\u0301\u0323 \n\n\u09c7\u09be각\u11a8"), min_size=1)
+
+
+@unhurried
+@given(multilingual)
+def test_a_text_comes_back_in_its_normal_form(text: str) -> None:
+    for tokenizer in every_kind(text):
+        normal = text if tokenizer.unicode == "none" else unicodedata.normalize("NFC", text)
+        assert tokenizer.normalize(text) == normal
+        if not tokenizer.never_generated:
+            assert tokenizer.decode(tokenizer.encode(text)) == normal
+
+
+@unhurried
+@given(multilingual, st.data())
+def test_a_text_encoded_in_chunks_is_the_text_encoded_at_once(text: str, data: st.DataObject) -> None:
+    for tokenizer in every_kind(text):
+        assert joined(tokenizer.encode_stream(cut(text, data)), tokenizer) == tokenizer.encode(text).tolist()
+
+
+@unhurried
+@given(multilingual, st.data())
+def test_lines_are_encoded_each_with_its_end(text: str, data: st.DataObject) -> None:
+    for tokenizer in every_kind(text):
+        lines = [line for line in text.split("\n") if line.strip()]
+        expected = [token_id for line in lines for token_id in [*tokenizer.encode(line).tolist(), tokenizer.end_id]]
+        assert joined(tokenizer.encode_lines(cut(text, data)), tokenizer) == expected
+
+
+def test_lines_need_no_newline_in_the_vocabulary_and_bring_none() -> None:
+    for has_unknown in (False, True):
+        tokenizer = CharTokenizer("ab", has_unknown=has_unknown)
+        end = tokenizer.end_id
+        assert joined(tokenizer.encode_lines(["ab\n\n \nb", "a"]), tokenizer) == [0, 1, end, 1, 0, end]
+    with pytest.raises(DataError, match="'c' at 1"):
+        list(CharTokenizer("ab").encode_lines(["ab\nac"]))
+    with pytest.raises(DataError, match=r"'\\ud800' at 1"):
+        list(CharTokenizer("ab", has_unknown=True).encode_lines(["a\ud800\n"]))
+
+
+@unhurried
+@given(multilingual, st.data())
+def test_unknown_characters_are_left_out_where_that_is_wanted(text: str, data: st.DataObject) -> None:
+    tokenizer = CharTokenizer("ae\u0301 ", unicode="NFC")
+    normal = unicodedata.normalize("NFC", text)
+    expected = [tokenizer.characters.index(character) for character in normal if character in tokenizer.characters]
+    assert joined(tokenizer.encode_stream(cut(text, data), drop_unknown=True), tokenizer) == expected
+    known_lines = ["".join(c for c in line if c in tokenizer.characters) for line in normal.split("\n")]
+    lines = joined(tokenizer.encode_lines(cut(text, data), drop_unknown=True), tokenizer)
+    assert lines == [
+        token_id
+        for line in known_lines
+        if line.strip()
+        for token_id in [*map(tokenizer.characters.index, line), tokenizer.end_id]
+    ]
+    assert tokenizer.unknown(tokenizer.known(text)) == []
+
+
+def test_what_is_known_of_a_text_can_always_be_encoded() -> None:
+    tokenizer = CharTokenizer("e\u0301", unicode="NFC")
+    assert tokenizer.known("ex\u0301") == "", "e and its accent come together, and é is unknown"
+    assert ByteTokenizer().known("a\ud800b") == "ab"
+    assert CharTokenizer("a", has_unknown=True).known("a\ud800b") == "ab"
+
+
+@unhurried
+@given(texts, texts)
+def test_an_unknown_token_stands_for_every_character_that_the_vocabulary_lacks(known: str, text: str) -> None:
+    tokenizer = CharTokenizer(known, has_unknown=True)
+    (unknown_id,) = tokenizer.never_generated
+    assert unknown_id == tokenizer.end_id - 1 == len(set(known))
+    assert tokenizer.unknown(text) == []
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == "".join(c if c in known else "\ufffd" for c in text)
+    assert "".join(streamed(tokenizer, ids.tolist())) == tokenizer.decode(ids)
+    assert tokenizer.chars_per_token[ids].sum() == len(text)
+    with pytest.raises(DataError, match=r"'\\ud800' at"):
+        tokenizer.encode(text + "\ud800")
+
+
+@unhurried
+@given(texts, texts, st.booleans())
+def test_an_extended_vocabulary_says_where_the_old_ids_went(old: str, new: str, has_unknown: bool) -> None:
+    before = CharTokenizer(old, has_unknown=has_unknown, unicode="NFC")
+    after = before.extended(new)
+    ids = after.ids_of(before)
+    assert after.characters == "".join(sorted({*old, *new}))
+    assert (after.has_unknown, after.unicode) == (has_unknown, "NFC")
+    assert [after.pieces[token_id] for token_id in ids] == list(before.pieces)
+    assert ids[-1] == after.end_id
+    assert ids[before.encode(old)].tolist() == after.encode(old).tolist()
+
+
+def test_ids_that_a_vocabulary_lacks_are_not_mapped() -> None:
+    for old in (CharTokenizer("abc"), CharTokenizer("ab", has_unknown=True)):
+        with pytest.raises(ValueError, match="lacks"):
+            CharTokenizer("ab").ids_of(old)
+
+
+def test_the_files_of_plain_tokenizers_stay_as_they_were() -> None:
+    assert CharTokenizer("ba").to_json() == '{"characters": "ab", "format": 1, "kind": "char"}'
+    assert ByteTokenizer().to_json() == '{"format": 1, "kind": "byte"}'
+    assert ByteTokenizer(unicode="NFC").to_json() == '{"format": 1, "kind": "byte", "unicode": "NFC"}'
+
+
+@unhurried
+@given(texts)
+def test_every_tokenizer_comes_back_whole(text: str) -> None:
+    kinds = every_kind(text)
+    assert len({tokenizer.fingerprint for tokenizer in kinds}) == len(kinds)
+    for tokenizer in kinds:
+        restored = tokenizer_from_json(tokenizer.to_json(), where="tokenizer.json")
+        assert (restored.fingerprint, restored.unicode) == (tokenizer.fingerprint, tokenizer.unicode)
+        assert restored.never_generated == tokenizer.never_generated
+        assert restored.pieces == tokenizer.pieces
 
 
 def char_json(**changes: object) -> str:
@@ -211,6 +329,9 @@ def char_json(**changes: object) -> str:
         (char_json(kind=["char"]), "char or byte"),
         (char_json(kind="byte"), "expected the keys format, kind"),
         (char_json(extra="x\ny"), "expected the keys"),
+        (char_json(unicode="NFD"), "unicode must be NFC where it is given, found 'NFD'"),
+        (char_json(unicode=["NFC"]), "unicode must be NFC"),
+        (char_json(has_unknown=False), "has_unknown must be true where it is given, found False"),
         (char_json(characters=""), "at least one"),
         (char_json(characters=["a", "b"]), "at least one"),
         (char_json(characters=None), "at least one"),
