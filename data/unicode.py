@@ -65,7 +65,7 @@ def _safe_cuts(text: str) -> list[int]:
     if text.isascii():
         return [len(text) - 1] if len(text) > 1 else []
     starts = np.flatnonzero(~_combines_backward().take(code_points(text)))  # each begins a run
-    runs = np.unique(np.concatenate(([0], starts, [len(text)])))
+    runs = np.concatenate(([0], starts, [len(text)]))
     forced = [
         cut
         for run in np.flatnonzero(np.diff(runs) > _MAX_RUN).tolist()
