@@ -6,9 +6,11 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 
 from data.prepare import prepare
-from data.sources import file_source, read_text
+from data.sources import file_source
+from data.text import read_text
 from data.tokenizer import Tokenizer
 from errors import ArgumentParser, DataError, command_boundary, run_command
 
@@ -20,6 +22,7 @@ import torch
 
 from data.dataset import Split, evaluation_windows, open_split
 from engine.loading import TrainedModel, add_run_options, load_from_options
+from engine.processes import ALONE, Processes
 from engine.runtime import Runtime
 from engine.stopping import explain_out_of_memory
 from model import GPT, next_token_loss
@@ -55,12 +58,18 @@ class Evaluation:
 
 @torch.inference_mode()
 def evaluate(
-    model: GPT, split: Split, tokenizer: Tokenizer, runtime: Runtime, *, max_tokens: int | None = None
+    model: GPT,
+    split: Split,
+    tokenizer: Tokenizer,
+    runtime: Runtime,
+    *,
+    max_tokens: int | None = None,
+    processes: Processes = ALONE,
 ) -> Evaluation:
     """Predict the split's tokens, at most the first `max_tokens`, in windows that do not overlap.
 
-    The same weights always give the same number, and no random generator is touched. Leaves the model in the mode
-    that it was in.
+    Several `processes` share the work, and all get the result of the whole. The same weights always give the same
+    number, and no random generator is touched. Leaves the model in the mode that it was in.
     """
     context_length = model.config.context_length
     tokens_per_batch = min(TOKENS_PER_BATCH[runtime.device.type], LOGITS_PER_BATCH // model.vocab_size)
@@ -68,7 +77,8 @@ def evaluate(
     was_training = model.training
     model.eval()
     total, tokens, chars, num_bytes = 0.0, 0, 0, 0
-    for idx, targets in evaluation_windows(split, context_length, batch_size, max_tokens):
+    batches = evaluation_windows(split, context_length, batch_size, max_tokens)
+    for idx, targets in islice(batches, processes.rank, None, processes.world_size):
         with runtime.autocast():
             loss = next_token_loss(model(idx.to(runtime.device)), targets.to(runtime.device))
         total += loss.item() * targets.numel()
@@ -76,6 +86,8 @@ def evaluate(
         chars += int(tokenizer.chars_per_token[targets.numpy()].sum())
         num_bytes += int(tokenizer.bytes_per_token[targets.numpy()].sum())
     model.train(was_training)
+    total, *counts = processes.sum([total, tokens, chars, num_bytes])
+    tokens, chars, num_bytes = map(int, counts)  # exact up to 2**53
     return Evaluation(total / tokens, tokens, chars, num_bytes)
 
 
@@ -124,7 +136,12 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
 def own_split(trained: TrainedModel, name: str) -> Split:
     """A split of the text that the model was trained on. Raises `DataError` where that text has changed."""
     config = trained.checkpoint.config.data
-    prepared = prepare(config, report=lambda line: print(line, file=sys.stderr))
+    continued = trained.checkpoint.config.train.init_from is not None
+    prepared = prepare(
+        config,
+        report=lambda line: print(line, file=sys.stderr),
+        tokenizer=trained.tokenizer if continued else None,
+    )
     if prepared.fingerprint != trained.checkpoint.data["fingerprint"]:
         raise DataError(
             f"data.source={prepared.title}: not the text that the model was trained on any more; "

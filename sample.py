@@ -1,7 +1,6 @@
 """Write text with a trained model: a run in, text out, character by character as it is drawn."""
 
 import argparse
-import io
 import json
 import secrets
 import sys
@@ -35,6 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     trained = load_from_options(options)
     if (options.device, options.precision) != ("auto", "fp32"):  # what was asked for is not always what is best
         print(f"device   {trained.runtime.describe()}", file=sys.stderr)
+    if trained.checkpoint.config.data.newlines == "normalize":  # as the training text was read
+        prompt = prompt.replace("\r\n", "\n").replace("\r", "\n")
     if options.skip_unknown:
         prompt = known_part(trained, prompt)
     ids = encode_prompt(trained, prompt)
@@ -103,7 +104,7 @@ def write_output(path: Path, text: str) -> None:
 
 
 def read_prompt(options: argparse.Namespace) -> str:
-    """The prompt as text, its line ends as those of the training text. Raises `DataError` for what is not UTF-8."""
+    """The prompt as text. Raises `DataError` for what is not UTF-8."""
     if options.prompt_file is None:
         return str(options.prompt)
     where = f"--prompt-file {options.prompt_file}"
@@ -112,12 +113,11 @@ def read_prompt(options: argparse.Namespace) -> str:
         raise DataError(f"{where}: standard input is closed; pipe the text in, or name a file")
     try:
         content = sys.stdin.buffer.read() if is_stdin else local_path(options.prompt_file).read_bytes()
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: byte {error.start} (counted from 0) is not UTF-8; convert it to UTF-8") from error
     except OSError as error:
         raise DataError(f"{where}: {error.strerror or error}; name a text file") from error
-    return io.IncrementalNewlineDecoder(None, translate=True).decode(text, final=True)
 
 
 def known_part(trained: TrainedModel, prompt: str) -> str:
@@ -180,6 +180,7 @@ class Sample:
             generator=sample_generator(self.seed, self.index),
             end_id=self.trained.tokenizer.end_id,
             stops_at_end=self.stops_at_end,
+            never=self.trained.tokenizer.never_generated,
             autocast=self.trained.runtime.autocast,
         )
 

@@ -10,13 +10,13 @@ PROCESS_STARTED = time.perf_counter()  # before anything slow is imported
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 
-from config.load import changed_settings, config_to_yaml
-from config.schema import Config
+from config.load import config_to_yaml
 from data.sources import local_path
-from engine.command_line import command, module_command, read_command_line
+from engine.command_line import Order, command, read_command_line
 from engine.run_folder import RunFolder, create_run
-from errors import EXIT_INTERRUPTED, ConfigError, UserError, command_boundary, run_command
+from errors import EXIT_INTERRUPTED, UserError, command_boundary, run_command
 
 if __name__ == "__main__":
     # A mistake in the recipe is reported at once, not after the seconds that torch takes to load.
@@ -28,13 +28,15 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from data.dataset import check_long_enough, open_split, sample_batch
-from data.prepare import PreparedData, prepare
+from data.dataset import open_split, sample_batch
 from engine.checkpoint import load_checkpoint, save_to_run
 from engine.dashboard import start_dashboard, wandb_mode
+from engine.ending import going_on, say_goodbye
 from engine.generation import SamplingSettings, generate, sample_generator
 from engine.optim import rate_factor
-from engine.runtime import Runtime, choose_runtime, compile_model
+from engine.processes import gathers_only, processes_from_environment
+from engine.runtime import choose_device, choose_runtime, compile_model
+from engine.start import describe, inherit, load_base, prepare_text, report_changes, resolved
 from engine.state import TrainingState
 from engine.stopping import StopRequest, explain_out_of_memory
 from engine.tracking import Console, Stopwatch, Tracker, duration
@@ -43,126 +45,73 @@ from model import count_parameters, next_token_loss
 
 SAMPLE_TOKENS = 200  # of the text written at each evaluation
 DRY_RUN_STEPS = 3  # timed for the estimate
-# What a resumed run cannot change: its weights, its optimizer or its draws depend on it.
-FIXED_SETTINGS = ("name", "runs_dir", "seed", "model.", "data.tokenizer", "data.val_fraction", "optim.optimizer")
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command: from the order to the trained run."""
     order = read_command_line(arguments)
-    console = Console(quiet=order.quiet)
-    resumed = load_checkpoint(order.checkpoint) if order.checkpoint else None
-    if resumed is not None:
-        report_changes(resumed.config, order.config, console)
-    prepared = prepare(order.config.data, report=console.say, show_progress=console.shows_bar)
-    check_long_enough(prepared, order.config.model.context_length)
-    check_prompt(order.config, prepared)
-    num_parameters = count_parameters(order.config.model, prepared.tokenizer.vocab_size)
-    runtime = choose_runtime(order.config.runtime, num_parameters)
-    config = order.config.model_copy(update={"runtime": runtime.resolved(order.config.runtime)})
-    wandb_mode(config)  # a wrong WANDB_MODE is reported before there is a run folder
-    describe(config, prepared, runtime, num_parameters, console)
-    with explain_out_of_memory(config):
-        state = TrainingState(config, prepared, runtime)
-        if resumed is not None:
-            state.restore(resumed)
-        trainer = Trainer(state, console)
-        if order.dry_run:
+    processes = processes_from_environment()
+    console = Console(quiet=order.quiet, silent=not processes.is_main)
+    config, resumed, base = order.config, None, None
+    if order.checkpoint is not None:
+        resumed = load_checkpoint(order.checkpoint)
+        report_changes(resumed.config, config, console.say)
+    elif config.train.init_from is not None:
+        base = load_base(config.train.init_from)
+        config = inherit(config, base, console.say)
+    with processes.together(choose_device(config.runtime.device, processes.local_rank_or_none)):
+        prepared = prepare_text(config, base or resumed, processes, console)
+        num_parameters = count_parameters(config.model, prepared.tokenizer.vocab_size)
+        runtime = choose_runtime(config.runtime, num_parameters, processes.local_rank_or_none)
+        config = resolved(config, prepared, runtime)
+        wandb_mode(config)  # a wrong WANDB_MODE is reported before there is a run folder
+        describe(config, prepared, runtime, processes, console)
+        with explain_out_of_memory(config):
+            state = TrainingState(config, prepared, runtime, processes)
+            if resumed is not None:
+                state.restore(resumed)
+            if base is not None:
+                state.start_from(base)
+            file_sizes = resumed.progress["file_sizes"] if resumed else None
+            del resumed, base  # the state has its own copy
+            return carry_out(order, Trainer(state, console), file_sizes)
+
+
+def carry_out(order: Order, trainer: "Trainer", file_sizes: dict[str, int] | None) -> int:
+    """Do what was asked for; the exit code. `file_sizes` are those of a run that is resumed."""
+    state, config = trainer.state, trainer.config
+    is_main = state.processes.is_main
+    if order.dry_run:
+        estimate = duration(trainer.estimate_seconds())
+        if is_main:
             print(config_to_yaml(config), end="")
-            print(f"\nestimated duration: {duration(trainer.estimate_seconds())}")
-            return 0
-        if order.resumed is None:
-            run = create_run(local_path(config.runs_dir), config.name, order.stem, overwrite=order.overwrite)
-        elif state.is_finished():
-            more = command("train.py", "--resume", order.resumed.path, *going_on(state))
-            print(f"{order.resumed.path}: finished already at step {state.progress.step}; to go on: {more}")
-            return 0
-        else:
-            run = order.resumed
-        file_sizes = resumed.progress["file_sizes"] if resumed else None
-        del resumed  # the state has its own copy of all that
-        exit_code = trainer.run(run, file_sizes=file_sizes)
-    say_goodbye(run, state)
+            print(f"\nestimated duration: {estimate}")
+        return 0
+    run = order.resumed
+    if run is not None and state.is_finished():
+        if is_main:
+            more = command("train.py", "--resume", run.path, *going_on(state))
+            print(f"{run.path}: finished already at step {state.progress.step}; to go on: {more}")
+        return 0
+    if run is None and is_main:
+        run = create_run(local_path(config.runs_dir), config.name, order.stem, overwrite=order.overwrite)
+    exit_code = trainer.run(run if is_main else None, file_sizes=file_sizes)
+    if run is not None and is_main:
+        say_goodbye(run, state)
     return exit_code
-
-
-def report_changes(old: Config, new: Config, console: Console) -> None:
-    """Say which settings a resumed run changes. Raises `ConfigError` for those that it cannot."""
-    changes = changed_settings(old, new)
-    refused = [
-        f"{key} is {before!r} in this run and cannot become {after!r} on resume; start a new run for that"
-        for key, before, after in changes
-        if key.startswith(FIXED_SETTINGS)
-    ]
-    if refused:
-        raise ConfigError("\n".join(refused))
-    for key, before, after in changes:
-        console.say(f"changed  {key}: {before!r} -> {after!r}")
-
-
-def check_prompt(config: Config, prepared: PreparedData) -> None:
-    """Raise `ConfigError` for a `train.sample_prompt` that the tokenizer does not know."""
-    unknown = prepared.tokenizer.unknown(config.train.sample_prompt or "")
-    if unknown:
-        characters = ", ".join(repr(character) for character in sorted({character for _, character in unknown}))
-        raise ConfigError(
-            f"train.sample_prompt is {config.train.sample_prompt!r}, but the text does not contain {characters}; "
-            "use characters of the text, or data.tokenizer=byte"
-        )
-
-
-def describe(config: Config, prepared: PreparedData, runtime: Runtime, num_parameters: int, console: Console) -> None:
-    """Say what is going to be trained, on what, and where."""
-    model = config.model
-    for line in prepared.describe().splitlines():
-        console.say(f"data     {line}")
-    console.say(
-        f"model    {model.architecture}, {model.num_layers} layers, {model.num_heads} heads, d_model {model.d_model}, "
-        f"context_length {model.context_length}: {num_parameters:,} parameters"
-    )
-    console.say(f"device   {runtime.describe()}")
-
-
-def say_goodbye(run: RunFolder, state: TrainingState) -> None:
-    """The result on stdout, and what to do with it."""
-    config, progress = state.config, state.progress
-    if progress.step >= config.train.max_steps:
-        ending = "finished"
-    elif state.is_finished():
-        ending = f"stopped after {config.train.patience} evaluations without a better val loss,"
-    else:
-        ending = "interrupted"
-    best = ""
-    if progress.best_step is not None:
-        best = f"; best val loss {progress.best_val_loss:.4f} at step {progress.best_step}"
-    print(f"{ending} at step {progress.step} after {duration(progress.seconds)}{best}")
-    print(f"run      {run.path}")
-    if any(run.path.glob("wandb/*run-*")):
-        print(f"curves   {module_command('wandb', 'leet', run.path / 'wandb')}")
-    if progress.best_step is not None:
-        print(f"sample   {command('sample.py', run.path)}")
-    print(f"resume   {command('train.py', '--resume', run.path, *going_on(state))}", flush=True)
-
-
-def going_on(state: TrainingState) -> list[str]:
-    """The settings that a finished run must change to go on, none where it is not finished."""
-    train, progress = state.config.train, state.progress
-    more = [f"train.max_steps={2 * train.max_steps}"] if progress.step >= train.max_steps else []
-    if train.patience is not None and progress.evaluations_since_best >= train.patience:
-        more.append("train.patience=null")
-    return more
 
 
 class Trainer:
     """Takes a run from its state to its end, and keeps what it learns in the run folder."""
 
-    folder: RunFolder
-    tracker: Tracker
+    folder: RunFolder | None = None  # of the main process; the others write nothing
+    tracker: Tracker | None = None
 
     def __init__(self, state: TrainingState, console: Console) -> None:
         self.state = state
         self.config = state.config
         self.progress = state.progress
+        self.processes = state.processes
         self.console = console
         self.train_split = open_split(state.prepared, "train")
         self.val_split = open_split(state.prepared, "val")
@@ -170,12 +119,13 @@ class Trainer:
         self.stopwatch = Stopwatch(state.progress.step)
         self.saved_step: int | None = None
 
-    def run(self, folder: RunFolder, *, file_sizes: dict[str, int] | None) -> int:
+    def run(self, folder: RunFolder | None, *, file_sizes: dict[str, int] | None) -> int:
         """Train within a run folder; the exit code. `file_sizes` come from the checkpoint of a run that is resumed."""
-        folder.start(self.config, self.state.prepared.tokenizer.to_json())
         self.folder = folder
-        self.console.say(f"run      {folder.path}")
-        self.tracker = Tracker(folder, file_sizes)
+        if folder is not None:
+            folder.start(self.config, self.state.prepared.tokenizer.to_json())
+            self.console.say(f"run      {folder.path}")
+            self.tracker = Tracker(folder, file_sizes)
         exit_code = 1  # as the dashboard shows it where an error ends the run
         try:
             with StopRequest(self.console.warn) as stop:
@@ -183,19 +133,24 @@ class Trainer:
                     self.save()  # so that, whatever comes, the run can be resumed
                 else:
                     self.forget_lost_best()
-                self.tracker.dashboard = start_dashboard(self.config, folder, self.console.say)
+                if folder is not None and self.tracker is not None:
+                    self.tracker.dashboard = start_dashboard(self.config, folder, self.console.say)
                 self.console.start_bar(self.progress.step, self.config.train.max_steps)
                 self.train(stop)
             exit_code = 0 if self.state.is_finished() else EXIT_INTERRUPTED
         finally:
             self.console.stop_bar()
-            self.tracker.close(exit_code)
+            if self.tracker is not None:
+                self.tracker.close(exit_code)
         return exit_code
 
     def forget_lost_best(self) -> None:
         """Where the best checkpoint so far is gone (the run goes on from an earlier one), look for a new best."""
-        progress = self.progress
-        if progress.best_step is not None and not self.folder.checkpoint_file(progress.best_step).is_file():
+        progress, folder = self.progress, self.folder
+        is_lost = folder is not None and not (
+            progress.best_step is None or folder.checkpoint_file(progress.best_step).is_file()
+        )
+        if self.processes.any(is_lost):
             self.console.warn(
                 f"the best checkpoint, of step {progress.best_step}, is gone; the next evaluation is the best"
             )
@@ -204,9 +159,10 @@ class Trainer:
     def train(self, stop: StopRequest) -> None:
         """The training loop: update, log, evaluate and save, until the last step or until somebody asks to stop."""
         train, state, progress = self.config.train, self.state, self.progress
-        forward = compile_model(state.model, state.runtime, (train.batch_size, self.config.model.context_length))
+        shape = (train.batch_size, self.config.model.context_length)
+        forward = self.processes.wrap(compile_model(state.model, state.runtime, shape))
         self.stopwatch = Stopwatch(progress.step)
-        while not state.is_finished() and not stop.requested:
+        while not state.is_finished() and not self.processes.any(stop.requested):
             grad_norm = self.update(forward)
             self.console.advance()
 
@@ -236,23 +192,29 @@ class Trainer:
         state.model.train()
         state.optimizers.set_rate(rate_factor(self.progress.step, train.max_steps, self.config.optim))
         step_loss = torch.zeros((), device=state.runtime.device)
-        for _ in range(train.grad_accum_steps):
+        for micro_step in range(1, train.grad_accum_steps + 1):
             idx, targets = self.next_batch()
-            with state.runtime.autocast():
-                loss = next_token_loss(forward(idx), targets) / train.grad_accum_steps
-            torch.autograd.backward(state.scaler.scale(loss))
+            with nullcontext() if micro_step == train.grad_accum_steps else gathers_only(forward):
+                with state.runtime.autocast():
+                    loss = next_token_loss(forward(idx), targets) / train.grad_accum_steps
+                torch.autograd.backward(state.scaler.scale(loss))
             step_loss += loss.detach()
         state.optimizers.unscale(state.scaler)
         grad_norm = clip_grad_norm_(state.model.parameters(), self.config.optim.grad_clip or float("inf"))
-        state.optimizers.step(state.scaler)
+        self.progress.overflows += not state.optimizers.step(state.scaler)
         self.progress.step += 1
         state.losses.add(self.progress.step, step_loss, None if state.scaler.is_enabled() else grad_norm)
         return grad_norm
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Random windows of the training split on the device: idx and targets, (B, T)."""
+        """Random windows of the training split on the device: idx and targets, (B, T).
+
+        All processes draw the same windows for all, and each takes its rows.
+        """
         train, context_length = self.config.train, self.config.model.context_length
-        idx, targets = sample_batch(self.train_split, self.state.windows, train.batch_size, context_length)
+        all_rows = train.batch_size * self.processes.world_size
+        mine = slice(self.processes.rank * train.batch_size, (self.processes.rank + 1) * train.batch_size)
+        idx, targets = sample_batch(self.train_split, self.state.windows, all_rows, context_length, rows=mine)
         device = self.state.runtime.device
         if device.type == "cuda":  # from pinned memory the copy runs beside the computation
             idx, targets = idx.pin_memory(), targets.pin_memory()
@@ -263,6 +225,8 @@ class Trainer:
         bad_step = self.state.losses.bad_step()
         if bad_step is None:
             return
+        if self.folder is None:
+            raise UserError(f"process {self.processes.rank}, step {bad_step}: the loss or a gradient is not finite")
         last = self.folder.find("last")
         lower = [f"{name}={value / 4:g}" for name, value in self.state.optimizers.rates_in_use().items()]
         raise UserError(
@@ -273,22 +237,34 @@ class Trainer:
     def training_metrics(self, grad_norm: torch.Tensor) -> dict[str, float]:
         """What the steps since the last call have shown."""
         train = self.config.train
-        loss = self.state.losses.take_mean()  # waits for the device, so the clock is read after it
+        loss = self.state.losses.take_mean()
+        loss = (
+            self.processes.sum([loss])[0] / self.processes.world_size
+        )  # waits for the device, so the clock is read after it
         seconds, steps = self.stopwatch.lap(self.progress.step)
         tokens = steps * train.grad_accum_steps * train.batch_size * self.config.model.context_length
-        return {
+        tokens *= self.processes.world_size
+        metrics = {
             "train/loss": loss,
             "optim/learning_rate": self.state.optimizers.learning_rate,
             "optim/grad_norm": grad_norm.item(),
             "perf/tokens_per_second": tokens / max(seconds, 1e-9),
         }
+        if self.state.scaler.is_enabled():
+            metrics["optim/overflows"] = self.progress.overflows
+        return metrics
 
     def evaluate(self, train_loss: float) -> dict[str, float]:
         """Measure val loss, and note whether it is the best so far."""
         state, max_tokens = self.state, self.config.train.eval_tokens
         with self.stopwatch.pause():
             result = evaluate(
-                state.model, self.val_split, state.prepared.tokenizer, state.runtime, max_tokens=max_tokens
+                state.model,
+                self.val_split,
+                state.prepared.tokenizer,
+                state.runtime,
+                max_tokens=max_tokens,
+                processes=self.processes,
             )
         self.progress.note_evaluation(result.loss, train_loss)
         return {"val/loss": result.loss, "val/bits_per_char": result.bits_per_char}
@@ -297,9 +273,10 @@ class Trainer:
         """Keep the metrics of this step, and show them."""
         progress, max_steps = self.progress, self.config.train.max_steps
         progress.seconds = time.perf_counter() - self.started
-        self.tracker.log(progress.step, {**metrics, "perf/seconds": progress.seconds})
-        if "val/loss" in metrics and progress.best_step == progress.step:
-            self.tracker.note_best(progress.step, progress.best_val_loss)
+        if self.tracker is not None:
+            self.tracker.log(progress.step, {**metrics, "perf/seconds": progress.seconds})
+            if "val/loss" in metrics and progress.best_step == progress.step:
+                self.tracker.note_best(progress.step, progress.best_val_loss)
         self.console.show(
             progress.step,
             max_steps,
@@ -317,6 +294,8 @@ class Trainer:
 
     def write_sample(self) -> None:
         """Let the model write a little, the same way at every evaluation."""
+        if self.tracker is None:
+            return
         prepared, prompt = self.state.prepared, self.config.train.sample_prompt or ""
         ids = prepared.tokenizer.encode(prompt).tolist() or [prepared.start_id]
         with self.stopwatch.pause():
@@ -329,6 +308,7 @@ class Trainer:
                 generator=sample_generator(self.config.seed),
                 end_id=prepared.tokenizer.end_id,
                 stops_at_end=prepared.num_documents > 1,
+                never=prepared.tokenizer.never_generated,
             )
             text = prompt + prepared.tokenizer.decode(list(written))
         self.tracker.sample(self.progress.step, text)
@@ -338,8 +318,9 @@ class Trainer:
         """Write a checkpoint of this moment."""
         self.progress.seconds = time.perf_counter() - self.started
         with self.stopwatch.pause():
-            checkpoint = self.state.checkpoint(self.tracker.file_sizes())
-            save_to_run(self.folder, checkpoint, keep=self.config.train.keep_checkpoints)
+            checkpoint = self.state.checkpoint(self.tracker.file_sizes() if self.tracker is not None else {})
+            if self.folder is not None:
+                save_to_run(self.folder, checkpoint, keep=self.config.train.keep_checkpoints)
         self.saved_step = self.progress.step
 
     def estimate_seconds(self) -> float:

@@ -3,6 +3,7 @@
 Legend of shapes: B batch (windows), T `context_length` (or less, in the last window of an evaluation).
 """
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -14,25 +15,45 @@ from data.prepare import PreparedData
 from data.tokenizer import TokenArray
 from errors import DataError
 
+RESIDENT_LIMIT = 1 << 26  # bytes of a mapped file that a split keeps in memory, about
+_BYTES_PER_FAULT = 1 << 16  # Linux maps as much around the byte that is read
+
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Split:
     """A stretch of token ids, in memory or memory-mapped from a file."""
 
     name: str
     tokens: TokenArray
+    mapping: mmap.mmap | None = None  # the file behind `tokens`
+    touched_bytes: int = 0  # of the mapping, since pages were last given back
 
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def note_reads(self, num_reads: int, num_bytes: int) -> None:
+        """Give pages of the file back to the system after so many reads of so many bytes each, now and then.
+
+        Otherwise a long run would end up with all of a large file in its resident memory. What is read again
+        soon comes from the system's cache of files.
+        """
+        if self.mapping is None or not hasattr(self.mapping, "madvise"):  # Windows
+            return
+        self.touched_bytes += num_reads * max(num_bytes, _BYTES_PER_FAULT)
+        if self.touched_bytes > RESIDENT_LIMIT:
+            self.mapping.madvise(mmap.MADV_DONTNEED)
+            self.touched_bytes = 0
+
 
 def open_split(prepared: PreparedData, name: Literal["train", "val"]) -> Split:
     """The split's tokens, read-only, mapped from the prepared file."""
-    tokens = np.memmap(prepared.tokens_path, dtype=prepared.dtype, mode="r")
+    with prepared.tokens_path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    tokens = np.frombuffer(mapping, dtype=prepared.dtype)
     boundary = prepared.train_tokens
-    return Split(name, tokens[:boundary] if name == "train" else tokens[boundary:])
+    return Split(name, tokens[:boundary] if name == "train" else tokens[boundary:], mapping)
 
 
 def check_long_enough(prepared: PreparedData, context_length: int) -> None:
@@ -61,16 +82,24 @@ def draw_starts(generator: torch.Generator, num_windows: int, batch_size: int) -
 def windows_at(split: Split, starts: torch.Tensor, context_length: int) -> Batch:
     """The windows that begin at `starts` (B,), and these shifted by one: idx and targets, (B, T), int64."""
     offsets = np.arange(context_length + 1)
+    split.note_reads(len(starts), len(offsets) * split.tokens.itemsize)
     block = torch.from_numpy(split.tokens[starts.numpy()[:, None] + offsets].astype(np.int64))  # (B, T + 1)
     return block[:, :-1].contiguous(), block[:, 1:].contiguous()  # (B, T)
 
 
-def sample_batch(split: Split, generator: torch.Generator, batch_size: int, context_length: int) -> Batch:
+def sample_batch(
+    split: Split,
+    generator: torch.Generator,
+    batch_size: int,
+    context_length: int,
+    *,
+    rows: slice = slice(None),
+) -> Batch:
     """Random windows of the split: idx and targets, (B, T), int64. Only `generator` decides which.
 
-    The split must be longer than `context_length` (`check_long_enough`).
+    All `batch_size` of them are drawn, and those in `rows` read: what one process takes of a common batch. The split must be longer than `context_length` (`check_long_enough`).
     """
-    starts = draw_starts(generator, len(split) - context_length, batch_size)
+    starts = draw_starts(generator, len(split) - context_length, batch_size)[rows]
     return windows_at(split, starts, context_length)
 
 
@@ -96,5 +125,6 @@ def evaluation_windows(
 
 def _shifted(split: Split, start: int, *, rows: int, length: int) -> Batch:
     """Adjacent windows from `start` on: inputs and targets, (rows, length)."""
+    split.note_reads(1, (rows * length + 1) * split.tokens.itemsize)
     block = torch.from_numpy(split.tokens[start : start + rows * length + 1].astype(np.int64))
     return block[:-1].view(rows, length), block[1:].view(rows, length)

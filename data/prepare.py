@@ -1,36 +1,24 @@
 """Texts to one file of tokens, kept in the cache and found again by content; the command that does just this.
 
-`tokens.bin` holds all documents in order; nothing in it depends on how the tokens are later split or read.
-How a folder of the cache is kept whole is `data.store`'s concern. Imports no torch.
+`tokens.bin` holds all documents in order; nothing in it depends on how the tokens are later split or read. How they
+are made is `data.passes`' concern, and how a folder of the cache is kept whole `data.store`'s. Imports no torch.
 """
 
-import contextlib
 import hashlib
-import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from config.load import is_override, load_config
 from config.schema import DataConfig
-from data.sources import (
-    Source,
-    content_digest,
-    format_size,
-    list_sources,
-    local_path,
-    read_text,
-    resolve_sources,
-    shown_path,
-)
+from data.passes import Corpus, Text, progress, survey, write_tokens
+from data.sources import ResolvedSources, format_size, list_sources, local_path, resolve_sources, shown_path
 from data.store import (
     FORMAT,
     TOKENS_FILE,
@@ -43,16 +31,11 @@ from data.store import (
     new_folder,
     write_facts,
 )
-from data.tokenizer import (
-    ByteTokenizer,
-    CharacterCounts,
-    CharTokenizer,
-    TokenArray,
-    Tokenizer,
-    token_dtype,
-)
-from errors import ArgumentParser, run_command
+from data.text import content_digest
+from data.tokenizer import TokenArray, Tokenizer, token_dtype
+from errors import ArgumentParser, ConfigError, run_command
 
+_LARGE_VOCAB, _FEW_EACH = 500, 100  # a vocabulary above this size is too large where a token occurs less often
 _SNAP_LIMIT = 1 << 20  # tokens searched on either side of the split, whatever the size of the text
 
 
@@ -60,7 +43,8 @@ _SNAP_LIMIT = 1 << 20  # tokens searched on either side of the split, whatever t
 class PreparedData:
     """A text as tokens on disk. `tokens.bin` holds train, then val: `train_tokens` of `num_tokens`."""
 
-    title: str
+    source: str | list[str]  # as in the settings, but that standard input is a file now
+    val_source: str | list[str] | None
     folder: Path
     tokenizer: Tokenizer
     dtype: np.dtype[np.unsignedinteger[Any]]
@@ -71,6 +55,11 @@ class PreparedData:
     num_bytes: int  # the same in UTF-8
     start_id: int  # where generation without a prompt begins
     fingerprint: str  # of the tokens and the tokenizer: equal for equal data, whatever the file is called
+
+    @property
+    def title(self) -> str:
+        """What people call the text."""
+        return self.source if isinstance(self.source, str) else f"{len(self.source)} sources"
 
     @property
     def val_tokens(self) -> int:
@@ -92,26 +81,39 @@ class PreparedData:
         )
 
 
-def prepare(config: DataConfig, *, report: Callable[[str], None], show_progress: bool = False) -> PreparedData:
+def prepare(
+    config: DataConfig,
+    *,
+    report: Callable[[str], None],
+    show_progress: bool = False,
+    tokenizer: Tokenizer | None = None,
+) -> PreparedData:
     """The tokens of the text that `config` names: those in the cache if it has them, else made now.
 
-    `report` gets lines for people. Raises `DataError` if the text cannot be read or the cache not be written.
+    With `tokenizer`, which a model has that is continued, the text is encoded by that one. `report` gets lines for
+    people. Raises `DataError` if the text cannot be read or the cache not be written.
     """
-    sources = resolve_sources(config, report=report, show_progress=show_progress)
-    with _progress("reading", sources, show_progress) as advance:
-        digests = [content_digest(source, advance=advance) for source in sources]
-    folder = local_path(config.cache_dir) / _folder_name(digests, config.tokenizer)
+    found = resolve_sources(config, report=report, show_progress=show_progress)
+    with progress("reading", found.train + found.val, show_progress) as advance:
+        train, val = (
+            [Text(source, content_digest(source, advance=advance)) for source in part]
+            for part in (found.train, found.val)
+        )
+    corpus = Corpus(config, train, val, tokenizer)
+    folder = local_path(config.cache_dir) / corpus.folder_name
     try:
         facts = load_folder(folder)
     except DamagedFolderError as damage:
         report(f"{shown_path(folder)}: the prepared tokens are damaged ({damage}); preparing them again")
         facts = None
     if facts is None:
-        list_sources(sources, report)
+        list_sources(found.train + found.val, report)
         started = time.monotonic()
-        facts = _make(folder, sources, digests, config.tokenizer, show_progress=show_progress)
+        facts = _make(folder, corpus, report, show_progress=show_progress)
         report(f"prepared in {time.monotonic() - started:.1f} s, kept in {shown_path(folder)}")
-    return _prepared(config, folder, *facts)
+    prepared = _prepared(found, config.val_fraction, folder, *facts)
+    _warn_of_huge_vocabulary(prepared, report)
+    return prepared
 
 
 def split_boundary(tokens: TokenArray, val_fraction: float, end_id: int | None) -> int:
@@ -129,103 +131,65 @@ def split_boundary(tokens: TokenArray, val_fraction: float, end_id: int | None) 
     return int(cuts[np.abs(cuts - boundary).argmin()]) if cuts.size else boundary
 
 
-def _prepared(config: DataConfig, folder: Path, metadata: Metadata, tokenizer: Tokenizer) -> PreparedData:
+def _prepared(
+    found: ResolvedSources, val_fraction: float, folder: Path, metadata: Metadata, tokenizer: Tokenizer
+) -> PreparedData:
     dtype = token_dtype(tokenizer.vocab_size)
-    tokens = np.memmap(folder / TOKENS_FILE, dtype=dtype, mode="r")
-    end_id = tokenizer.end_id if metadata.num_documents > 1 else None
-    fingerprint = hashlib.sha256((metadata.tokens_sha256 + metadata.tokenizer_fingerprint).encode())
+    fingerprint = metadata.tokens_sha256 + metadata.tokenizer_fingerprint
+    if metadata.train_tokens is None:
+        tokens = np.memmap(folder / TOKENS_FILE, dtype=dtype, mode="r")
+        end_id = tokenizer.end_id if metadata.num_documents > 1 else None
+        train_tokens = split_boundary(tokens, val_fraction, end_id)
+    else:
+        train_tokens = metadata.train_tokens
+        fingerprint += f":{train_tokens}"
     return PreparedData(
-        title=config.source if isinstance(config.source, str) else f"{len(config.source)} sources",
+        source=found.source,
+        val_source=found.val_source,
         folder=folder,
         tokenizer=tokenizer,
         dtype=dtype,
         num_tokens=metadata.num_tokens,
-        train_tokens=split_boundary(tokens, config.val_fraction, end_id),
+        train_tokens=train_tokens,
         num_documents=metadata.num_documents,
         num_chars=metadata.num_chars,
         num_bytes=metadata.num_bytes,
         start_id=metadata.start_id,
-        fingerprint=fingerprint.hexdigest(),
+        fingerprint=hashlib.sha256(fingerprint.encode()).hexdigest(),
     )
 
 
-def _make(folder: Path, sources: list[Source], digests: list[str], kind: str, *, show_progress: bool) -> Facts:
-    """Prepare a folder of the cache in two passes over the texts, so that only a chunk is ever in memory."""
-    counts = CharacterCounts()
-    with _progress("characters", sources, show_progress) as advance:
-        for source, digest in zip(sources, digests, strict=True):
-            for text in read_text(source, expected_digest=digest, advance=advance):
-                counts.add(text)
-    tokenizer = ByteTokenizer() if kind == ByteTokenizer.kind else CharTokenizer(counts.characters)
+def _make(folder: Path, corpus: Corpus, report: Callable[[str], None], *, show_progress: bool) -> Facts:
+    """Prepare a folder of the cache in two passes over the texts."""
+    found = survey(corpus, report, show_progress=show_progress)
+    tokenizer = found.tokenizer
     with cache_errors(folder.parent), new_folder(folder.parent) as made:
-        with _progress("tokens", sources, show_progress) as advance:
-            num_tokens, sha256 = _write_tokens(made / TOKENS_FILE, sources, digests, tokenizer, advance)
-        metadata = _metadata(counts, tokenizer, len(sources), num_tokens, sha256)
+        written = write_tokens(made / TOKENS_FILE, corpus, tokenizer, show_progress=show_progress)
+        several = written.num_documents > 1
+        metadata = Metadata(
+            format=FORMAT,
+            num_documents=written.num_documents,
+            num_chars=found.num_chars,
+            num_bytes=found.num_bytes,
+            num_tokens=written.num_tokens,
+            train_tokens=written.train_tokens if corpus.val else None,
+            start_id=tokenizer.end_id if several else int(tokenizer.encode(found.usual_start)[0]),
+            tokens_sha256=written.sha256,
+            tokenizer_fingerprint=tokenizer.fingerprint,
+        )
         write_facts(made, metadata, tokenizer)
         install(made, folder)
     return metadata, tokenizer
 
 
-def _folder_name(digests: list[str], tokenizer: str) -> str:
-    """Depends on the bytes of the texts, their order and the kind of tokenizer, and on nothing else."""
-    key = json.dumps([FORMAT, tokenizer, digests])
-    return f"{tokenizer}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
-
-
-def _write_tokens(
-    path: Path,
-    sources: list[Source],
-    digests: list[str],
-    tokenizer: Tokenizer,
-    advance: Callable[[int], object],
-) -> tuple[int, str]:
-    """Write the ids of all documents. Returns how many there are and the sha256 of the file.
-
-    Each of several documents is followed by `end_id`. A lone one is not: training, which is its first part,
-    would never meet that token, and the val loss would count one that nobody could have learnt.
-    """
-    end = np.array([tokenizer.end_id], dtype=token_dtype(tokenizer.vocab_size)) if len(sources) > 1 else None
-    num_bytes = 0
-    sha256 = hashlib.sha256()
-    with path.open("wb") as file:
-
-        def write(ids: TokenArray) -> None:
-            nonlocal num_bytes
-            num_bytes += file.write(ids.data)
-            sha256.update(ids.data)
-
-        for source, digest in zip(sources, digests, strict=True):
-            for text in read_text(source, expected_digest=digest, advance=advance):
-                write(tokenizer.encode(text))
-            if end is not None:
-                write(end)
-        file.flush()
-        os.fsync(file.fileno())
-    return num_bytes // token_dtype(tokenizer.vocab_size).itemsize, sha256.hexdigest()
-
-
-def _metadata(
-    counts: CharacterCounts, tokenizer: Tokenizer, num_documents: int, num_tokens: int, tokens_sha256: str
-) -> Metadata:
-    start_id = tokenizer.end_id if num_documents > 1 else int(tokenizer.encode(counts.usual_start)[0])
-    return Metadata(
-        format=FORMAT,
-        num_documents=num_documents,
-        num_chars=counts.num_chars,
-        num_bytes=counts.num_bytes,
-        num_tokens=num_tokens,
-        start_id=start_id,
-        tokens_sha256=tokens_sha256,
-        tokenizer_fingerprint=tokenizer.fingerprint,
-    )
-
-
-@contextlib.contextmanager
-def _progress(what: str, sources: list[Source], show: bool) -> Iterator[Callable[[int], object]]:
-    """A bar of bytes on stderr, for whatever takes longer than a second."""
-    total = sum(source.size for source in sources)
-    with tqdm(total=total, unit="B", unit_scale=True, desc=what, delay=1, leave=False, disable=not show) as bar:
-        yield bar.update
+def _warn_of_huge_vocabulary(prepared: PreparedData, report: Callable[[str], None]) -> None:
+    """Most of a vocabulary that is huge for the text occurs too rarely to be learnt."""
+    size = prepared.tokenizer.vocab_size
+    if prepared.tokenizer.kind == "char" and size > _LARGE_VOCAB and prepared.num_chars < _FEW_EACH * size:
+        report(
+            f"hint     {size:,} different characters in {prepared.num_chars:,} are too many to learn them all; "
+            "data.min_char_count=5 joins the rare ones, and data.tokenizer=bpe or byte needs none of them"
+        )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -240,6 +204,8 @@ def main(arguments: Sequence[str]) -> int:
     overrides = [argument for argument in arguments if is_override(argument)]
     options = parser.parse_args([argument for argument in arguments if not is_override(argument)])
     config = load_config(None if options.recipe is None else local_path(options.recipe), overrides)
+    if config.train.init_from is not None:
+        raise ConfigError("train.init_from: a text for a model that is continued is prepared by train.py itself")
     prepared = prepare(config.data, report=_to_stderr, show_progress=sys.stderr.isatty())
     print(prepared.describe())
     print(f"tokens in {shown_path(prepared.folder)}")

@@ -12,7 +12,9 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from data.tokenizer import Tokenizer, token_dtype, tokenizer_from_json
@@ -21,8 +23,9 @@ from errors import DataError
 TOKENS_FILE = "tokens.bin"
 TOKENIZER_FILE = "tokenizer.json"
 METADATA_FILE = "metadata.json"
-FORMAT = 1  # another number gives folders other names, so that old ones are left alone
+FORMAT = 2  # a folder of another one is prepared anew
 
+_CHUNK_BYTES = 1 << 20  # a multiple of the size of every id
 _STALE_SECONDS = 24 * 3600  # a half-made folder of this age was left behind by a process that was killed
 _INSTALL_ATTEMPTS = 10
 
@@ -37,6 +40,7 @@ class Metadata(BaseModel):
     num_chars: int = Field(ge=1)
     num_bytes: int = Field(ge=1)
     num_tokens: int = Field(ge=1)
+    train_tokens: int | None = Field(ge=1)  # where the validation text begins; None: data.val_fraction says
     start_id: int = Field(ge=0)
     tokens_sha256: str
     tokenizer_fingerprint: str
@@ -57,16 +61,17 @@ def load_folder(folder: Path) -> Facts | None:
         metadata = Metadata.model_validate_json((folder / METADATA_FILE).read_bytes())
         tokenizer_json = (folder / TOKENIZER_FILE).read_text(encoding="utf-8")
         tokenizer = tokenizer_from_json(tokenizer_json, where=TOKENIZER_FILE)
-        with (folder / TOKENS_FILE).open("rb") as file:
-            tokens_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            num_tokens = file.tell() // token_dtype(tokenizer.vocab_size).itemsize
+        num_tokens, max_id, tokens_sha256 = _check_tokens(folder / TOKENS_FILE, token_dtype(tokenizer.vocab_size))
     except (OSError, ValueError, DataError) as error:
         raise DamagedFolderError(" ".join(str(error).split())) from error
     if tokenizer.fingerprint != metadata.tokenizer_fingerprint:
         raise DamagedFolderError(f"{TOKENIZER_FILE} is not the one of {METADATA_FILE}")
     if tokens_sha256 != metadata.tokens_sha256 or num_tokens != metadata.num_tokens:
         raise DamagedFolderError(f"{TOKENS_FILE} is not as it was written")
-    if metadata.format != FORMAT or metadata.start_id >= tokenizer.vocab_size:
+    if max_id >= tokenizer.vocab_size:
+        raise DamagedFolderError(f"{TOKENS_FILE} holds an id of {max_id}, beyond the vocabulary")
+    impossible = metadata.start_id >= tokenizer.vocab_size or (metadata.train_tokens or 0) > metadata.num_tokens
+    if metadata.format != FORMAT or impossible:
         raise DamagedFolderError(f"{METADATA_FILE} holds impossible values")
     return metadata, tokenizer
 
@@ -82,6 +87,18 @@ def new_folder(cache: Path) -> Iterator[Path]:
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def _check_tokens(path: Path, dtype: np.dtype[np.unsignedinteger[Any]]) -> tuple[int, int, str]:
+    """How many ids a file holds, the largest one, and the sha256 of the file, read a chunk at a time."""
+    digest, size, max_id = hashlib.sha256(), 0, 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+            whole = len(chunk) // dtype.itemsize * dtype.itemsize
+            max_id = max(max_id, int(np.frombuffer(chunk[:whole], dtype).max(initial=0)))
+    return size // dtype.itemsize, max_id, digest.hexdigest()
 
 
 def _remove_stale(cache: Path) -> None:

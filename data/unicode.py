@@ -144,6 +144,10 @@ class CharacterCounts:
         if counts[_SURROGATES.start : _SURROGATES.stop].any():
             raise unknown_characters(text, np.flatnonzero(is_surrogate(code_points(text))))
 
+    def count(self, character: str) -> int:
+        """How often this character has been seen."""
+        return int(self._counts[ord(character)])
+
     def forget(self, character: str) -> None:
         """Count this character as never seen."""
         self._counts[ord(character)] = 0

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from engine.runtime import derived_seed
 from errors import CheckpointError, UserError
 from model import GPT, KVCache
 
@@ -40,8 +40,7 @@ class SamplingSettings:
 
 def sample_generator(seed: int, index: int = 0) -> torch.Generator:
     """The generator of the sample with this number: samples of one seed differ, and one seed repeats them all."""
-    mixed = np.random.SeedSequence((seed, index)).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(mixed[0] >> 1))
+    return torch.Generator().manual_seed(derived_seed(seed, index))
 
 
 def choose_next(logits: Tensor, settings: SamplingSettings, generator: torch.Generator) -> int:
@@ -76,15 +75,19 @@ def generate(
     generator: torch.Generator,
     end_id: int,
     stops_at_end: bool,
+    never: Sequence[int] = (),
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Iterator[int]:
     """Yield up to `max_new_tokens` ids that continue `ids` (at least one), of which the last window is read.
 
     Where `stops_at_end`, drawing `end_id` ends the text (it is not yielded); otherwise `end_id` is never drawn.
+    `never` are ids without a text, which are not drawn either.
     `autocast` is the precision that the model computes in: `Runtime.autocast`, or without it that of the weights.
     """
     context_length = model.config.context_length
     history = list(ids[-context_length:])
+    device = model.token_embedding.weight.device
+    excluded = torch.tensor([*never, *([] if stops_at_end else [end_id])], dtype=torch.int64, device=device)
     cache = KVCache(model, 1, len(history) + max_new_tokens)
     new = history
     for _ in range(max_new_tokens):
@@ -92,9 +95,8 @@ def generate(
             cache.clear()
             new = history[-max(1, context_length // 2) :]
         with autocast():
-            logits = model(torch.tensor([new], device=model.token_embedding.weight.device), cache)[0, -1]
-        if not stops_at_end:
-            logits[end_id] = -torch.inf
+            logits = model(torch.tensor([new], device=device), cache)[0, -1]
+        logits[excluded] = -torch.inf
         token = choose_next(logits, settings, generator)
         if token == end_id:
             return

@@ -70,12 +70,16 @@ class Optimizers:
         """Turn scaled gradients into true ones, for clipping."""
         scaler.unscale_(self.joint)
 
-    def step(self, scaler: torch.amp.GradScaler) -> None:
-        """Update the weights once, or not at all where a gradient has overflowed, and drop the gradients."""
-        scaler.step(self.joint)
+    def step(self, scaler: torch.amp.GradScaler) -> bool:
+        """Update the weights once, or not at all where a gradient has overflowed, and drop the gradients.
+
+        Returns whether they were updated.
+        """
+        updated = scaler.step(self.joint) is not None
         scaler.update()
         for member in self.members:
             member.zero_grad(set_to_none=True)
+        return updated
 
     def state_dict(self) -> list[dict[str, Any]]:
         """The state of every optimizer, in order."""
@@ -114,10 +118,11 @@ class JointOptimizer:
         """Those of all members."""
         return [group for member in self.members for group in member.param_groups]
 
-    def step(self) -> None:
-        """Let every member update its weights."""
+    def step(self) -> bool:
+        """Let every member update its weights. The scaler gives the result back where it has called this at all."""
         for member in self.members:
             member.step()
+        return True
 
 
 def check_state(member: torch.optim.Optimizer) -> None:

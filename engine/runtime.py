@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -51,7 +52,9 @@ class Runtime:
     def resolved(self, config: RuntimeConfig) -> RuntimeConfig:
         """The settings with every `auto` replaced by what was chosen, so that a resumed run keeps it."""
         choices = {"precision": self.precision, "compile": self.compile, "threads": self.threads}
-        return config.model_copy(update={"device": str(self.device), **choices})
+        # Which one of several GPUs it is may be another one the next time.
+        device = self.device.type if config.device in ("auto", "cuda") else str(self.device)
+        return config.model_copy(update={"device": device, **choices})
 
     def describe(self) -> str:
         """The choice in one line."""
@@ -67,9 +70,12 @@ class Runtime:
             torch.mps.synchronize()
 
 
-def choose_runtime(config: RuntimeConfig, num_parameters: int) -> Runtime:
-    """Resolve every `auto` for a model of `num_parameters`. Raises `DeviceError` for what this machine lacks."""
-    device = choose_device(config.device)
+def choose_runtime(config: RuntimeConfig, num_parameters: int, local_rank: int | None = None) -> Runtime:
+    """Resolve every `auto` for a model of `num_parameters`. Raises `DeviceError` for what this machine lacks.
+
+    `local_rank` as in `choose_device`.
+    """
+    device = choose_device(config.device, local_rank)
     precision, reason = choose_precision(config.precision, device, num_parameters)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -77,9 +83,14 @@ def choose_runtime(config: RuntimeConfig, num_parameters: int) -> Runtime:
     return Runtime(device, precision, compile_model, torch.get_num_threads(), reason)
 
 
-def choose_device(requested: str) -> torch.device:
-    """`auto` takes cuda, then mps, then cpu; anything else is what was asked for, or a `DeviceError`."""
+def choose_device(requested: str, local_rank: int | None = None) -> torch.device:
+    """`auto` takes cuda, then mps, then cpu; anything else is what was asked for, or a `DeviceError`.
+
+    Of several processes on a machine, `local_rank` is the number of this one: each takes the GPU of its number.
+    """
     has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if local_rank is not None and (requested.startswith("cuda") or (requested == "auto" and has_cuda)):
+        requested = f"cuda:{local_rank}"
     if requested == "auto":
         return torch.device("cuda" if has_cuda else "mps" if has_mps else "cpu")
     kind, _, index = requested.partition(":")
@@ -178,6 +189,11 @@ def compile_model(model: nn.Module, runtime: Runtime, shape: tuple[int, int]) ->
         model.train(was_training)
         restore_generator_states(states, runtime.device)
     return compiled
+
+
+def derived_seed(seed: int, index: int) -> int:
+    """The seed of one of many generators: as different from the others' as chance makes it."""
+    return int(np.random.SeedSequence((seed, index)).generate_state(1, np.uint64)[0] >> 1)
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:

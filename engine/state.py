@@ -12,9 +12,11 @@ from torch import Tensor
 
 from config.schema import Config
 from data.prepare import PreparedData
+from data.tokenizer import CharTokenizer
 from engine.checkpoint import Checkpoint
 from engine.optim import Optimizers
-from engine.runtime import Runtime, generator_states, restore_generator_states
+from engine.processes import ALONE, Processes
+from engine.runtime import Runtime, derived_seed, generator_states, restore_generator_states
 from errors import CheckpointError
 from model import GPT
 
@@ -32,6 +34,7 @@ class Progress:
     train_loss_at_best: float = math.inf
     evaluations_since_best: int = 0
     overfitting_said: bool = False
+    overflows: int = 0  # steps without an update, since a gradient was too large for fp16
 
     def note_evaluation(self, val_loss: float, train_loss: float) -> None:
         """Take note of an evaluation at the current step; a loss that is not a number is never the best."""
@@ -50,10 +53,11 @@ class Progress:
 class TrainingState:
     """Model, optimizers, scaler, generators and progress of one run, on the run's device."""
 
-    def __init__(self, config: Config, prepared: PreparedData, runtime: Runtime) -> None:
+    def __init__(self, config: Config, prepared: PreparedData, runtime: Runtime, processes: Processes = ALONE) -> None:
         self.config = config
         self.prepared = prepared
         self.runtime = runtime
+        self.processes = processes
         torch.manual_seed(config.seed)  # draws the weights and, later, dropout
         self.windows = torch.Generator().manual_seed(config.seed)  # draws the batches
         self.model = GPT(config.model, prepared.tokenizer.vocab_size).to(runtime.device)
@@ -61,6 +65,8 @@ class TrainingState:
         self.scaler = runtime.make_scaler()
         self.progress = Progress()
         self.losses = LossWatch(runtime.device)
+        if processes.rank > 0:  # the weights are those of all, but everybody has dropout of their own
+            torch.manual_seed(derived_seed(config.seed, processes.rank))
 
     def is_finished(self) -> bool:
         """Whether the last step is done, or patience has run out."""
@@ -88,8 +94,32 @@ class TrainingState:
             progress={**asdict(self.progress), "losses": self.losses.state(), "file_sizes": file_sizes},
             optimizers=self.optimizers.state_dict(),
             scaler=self.scaler.state_dict(),
-            generators={"windows": self.windows.get_state(), **generator_states(self.runtime.device)},
+            generators={"windows": self.windows.get_state(), **self.all_generator_states()},
+            world_size=self.processes.world_size,
         )
+
+    def all_generator_states(self) -> dict[str, Tensor]:
+        """Torch's generators of all processes: `cpu` is that of the main one, `cpu.1` that of process 1."""
+        return {
+            name if rank == 0 else f"{name}.{rank}": state
+            for name, mine in generator_states(self.runtime.device).items()
+            for rank, state in enumerate(self.processes.gather(mine))
+        }
+
+    def start_from(self, base: Checkpoint) -> None:
+        """Take the weights of another run before the first step; characters that it did not know get average rows."""
+        weights = base.make_model(self.runtime.device).state_dict()
+        old, new = base.tokenizer, self.prepared.tokenizer
+        if new.fingerprint != old.fingerprint:
+            assert isinstance(old, CharTokenizer)
+            assert isinstance(new, CharTokenizer)
+            rows = torch.from_numpy(new.ids_of(old)).to(self.runtime.device)
+            for name in {"token_embedding.weight", "lm_head.weight"} & weights.keys():
+                # Not all the same, and as likely as any: what was drawn for them, around the mean.
+                grown = self.model.state_dict()[name] + weights[name].mean(0)
+                grown[rows] = weights[name]
+                weights[name] = grown
+        self.model.load_state_dict(weights)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up where the checkpoint was made. Raises `CheckpointError` where it does not fit model or data."""
@@ -98,15 +128,28 @@ class TrainingState:
                 f"{checkpoint.where}: was trained on another text than data.source={self.config.data.source} is now; "
                 "bring that text back, or start a new run"
             )
+        if checkpoint.world_size != self.processes.world_size:
+            raise CheckpointError(
+                f"{checkpoint.where}: was trained by {checkpoint.world_size} processes, and now there are "
+                f"{self.processes.world_size}; start as many again (torchrun --nproc-per-node "
+                f"{checkpoint.world_size} train.py … on one machine), or a new run with train.init_from"
+            )
         self.model.load_state_dict(checkpoint.fitting_weights(self.model))
-        self.progress = Progress(**{field.name: checkpoint.progress[field.name] for field in fields(Progress)})
+        names = [field.name for field in fields(Progress) if field.name in checkpoint.progress]
+        self.progress = Progress(**{name: checkpoint.progress[name] for name in names})
         self.losses.restore(checkpoint.progress["losses"])
         try:
             self.optimizers.load_state_dict(checkpoint.optimizers)
             if checkpoint.scaler:  # empty where the run did not need one so far
                 self.scaler.load_state_dict(checkpoint.scaler)
             self.windows.set_state(checkpoint.generators["windows"])
-            restore_generator_states(checkpoint.generators, self.runtime.device)
+            suffix = "" if self.processes.is_main else f".{self.processes.rank}"
+            mine = {
+                name.removesuffix(suffix): state
+                for name, state in checkpoint.generators.items()
+                if name.endswith(suffix)
+            }
+            restore_generator_states(mine, self.runtime.device)
         except CheckpointError as error:
             raise CheckpointError(f"{checkpoint.where}: {error}") from error
         except (KeyError, RuntimeError, TypeError) as error:

@@ -22,13 +22,16 @@ from errors import CheckpointError, drop_output
 
 
 class Console:
-    """Tells a person on stderr how training goes: a bar on a terminal, plain lines elsewhere, little where `quiet`."""
+    """Tells a person on stderr how training goes: a bar on a terminal, plain lines elsewhere, little where `quiet`.
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
-        self.shows_bar = not quiet and sys.stderr is not None and sys.stderr.isatty()
+    Nothing at all where `silent`: of several processes one speaks.
+    """
+
+    def __init__(self, *, quiet: bool = False, silent: bool = False) -> None:
+        self.quiet = quiet or silent
+        self.shows_bar = not self.quiet and sys.stderr is not None and sys.stderr.isatty()
         self.bar: tqdm[Never] | None = None
-        self.is_gone = sys.stderr is None
+        self.is_gone = silent or sys.stderr is None
         self.last_val_loss: float | None = None
 
     def start_bar(self, step: int, max_steps: int) -> None:

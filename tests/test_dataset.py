@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from data.dataset import (
 from data.prepare import PreparedData, prepare
 from errors import DataError
 
+ROOT = Path(__file__).parent.parent
 unhurried = settings(deadline=None)  # a busy machine is no failure
 
 
@@ -137,3 +140,39 @@ def test_no_context_is_advised_where_none_works(tmp_path: Path) -> None:
         check_long_enough(prepared_text(tmp_path, 5), 8)
     assert "set model.context_length" not in str(error.value)
     assert "val_fraction" not in str(error.value)
+
+
+READ_MUCH = """
+import sys, numpy as np, torch
+from data.dataset import RESIDENT_LIMIT, Split, open_split, sample_batch
+from pathlib import Path
+import mmap
+
+def resident_bytes():
+    line = next(line for line in open("/proc/self/status") if line.startswith("RssFile"))
+    return int(line.split()[1]) * 1024
+
+with open(sys.argv[1], "rb") as file:
+    mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+split = Split("train", np.frombuffer(mapping, np.uint8), mapping if sys.argv[2] == "bounded" else None)
+generator = torch.Generator().manual_seed(1)
+sample_batch(split, generator, 16, 64)
+before, most = resident_bytes(), 0
+for _ in range(1000):
+    sample_batch(split, generator, 16, 64)
+    most = max(most, resident_bytes())
+print((most - before) / RESIDENT_LIMIT)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the resident memory from Linux's /proc")
+def test_resident_memory_stays_bounded_however_much_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.bin"
+    file.write_bytes(bytes(1 << 28))  # four times the limit
+    shares = {}
+    for how in ("bounded", "unbounded"):
+        command = [sys.executable, "-c", READ_MUCH, str(file), how]
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        shares[how] = float(result.stdout)
+    assert shares["bounded"] < 1.25
+    assert shares["unbounded"] > 2, "the test reads too little to tell"

@@ -54,7 +54,7 @@ def folders(folder: Path) -> list[str]:
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(
-        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), min_size=1).filter(
+        st.text(st.characters(exclude_categories=["Cs", "Cc"], include_characters="\n\t"), min_size=1).filter(
             lambda text: text.strip() and not text.startswith("\ufeff")
         ),
         min_size=1,

@@ -30,6 +30,7 @@ METADATA = Metadata(
     num_chars=6,
     num_bytes=6,
     num_tokens=6,
+    train_tokens=None,
     start_id=0,
     tokens_sha256=hashlib.sha256(TOKENS).hexdigest(),
     tokenizer_fingerprint=TOKENIZER.fingerprint,
@@ -73,6 +74,7 @@ def test_a_folder_that_is_not_there_is_none_and_no_error(tmp_path: Path) -> None
         (METADATA_FILE, b"{}"),
         (METADATA_FILE, b"\xff"),
         (METADATA_FILE, METADATA.model_copy(update={"num_tokens": 5}).model_dump_json().encode()),
+        (METADATA_FILE, METADATA.model_copy(update={"train_tokens": 7}).model_dump_json().encode()),
         (METADATA_FILE, METADATA.model_copy(update={"start_id": 4}).model_dump_json().encode()),
         (METADATA_FILE, METADATA.model_copy(update={"format": FORMAT + 1}).model_dump_json().encode()),
         (METADATA_FILE, None),
@@ -90,6 +92,14 @@ def test_every_damage_is_recognised(tmp_path: Path, name: str, content: bytes | 
     with pytest.raises(DamagedFolderError) as error:
         load_folder(folder)
     assert "\n" not in str(error.value)
+
+
+def test_an_id_beyond_the_vocabulary_is_recognised_whatever_the_sum_says(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    foreign = TOKENS[:-1] + b"\x04"
+    fill(folder, foreign, METADATA.model_copy(update={"tokens_sha256": hashlib.sha256(foreign).hexdigest()}))
+    with pytest.raises(DamagedFolderError, match="an id of 4, beyond the vocabulary"):
+        load_folder(folder)
 
 
 def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:

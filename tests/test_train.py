@@ -33,10 +33,12 @@ from commands import (
     two_at_a_time,
     without_speed,
 )
+from conftest import Tiny
 
 import train
 from config.describe import SETTINGS
 from engine.loading import load_model
+from engine.tracking import Console
 from errors import UserError
 
 TEXT = "data.source=text.txt"
@@ -465,3 +467,72 @@ def test_the_speed_after_a_resume_counts_the_steps_of_this_process_only(here: Pa
     (here / "runs" / "a" / "checkpoints" / "step_00001000.pt").unlink()
     train.main(["--resume", "runs/a", "--quiet"])  # from step 990
     assert metrics(here / "runs" / "a")[-1]["perf/tokens_per_second"] < 4 * max(speeds)
+
+
+class TestContinuingAModel:
+    """train.init_from: the weights and the tokenizer of one run, the text of another."""
+
+    NEW = ENGLISH.replace("fox", "fox\u00e9").replace("dog", "DOG")
+    MORE = ("data.source=new.txt", *TINY, "train.max_steps=4", "train.eval_interval=2", "train.init_from=runs/base")
+
+    @pytest.fixture
+    def here(self, here: Path, home: Path) -> Path:
+        (here / "new.txt").write_text(self.NEW, encoding="utf-8")
+        (here / "runs").mkdir()
+        shutil.copytree(home / "runs" / "base", here / "runs" / "base")
+        return here
+
+    def test_unknown_characters_are_listed_with_their_counts_and_there_is_no_run(self, here: Path) -> None:
+        with pytest.raises(
+            UserError, match=r"4 of the text's characters are unknown .*'D' \(24\), 'G' \(24\), 'O' \(24\)"
+        ):
+            train.main([*self.MORE, "name=more"])
+        assert not (here / "runs" / "more").exists()
+
+    def test_it_starts_where_the_other_run_ended(self, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        shutil.copy(here / "text.txt", here / "new.txt")
+        assert train.main([*self.MORE, "name=more", "model.d_model=64", "optim.learning_rate=1e-30"]) == 0
+        base = read_checkpoint(here / "runs" / "base", 6)["model"]
+        more = read_checkpoint(here / "runs" / "more", 0)
+        assert_equal_states(base, more["model"])
+        assert more["config"]["model"]["d_model"] == 16
+        assert "kept     model.d_model=16 as in that model, not 64" in capsys.readouterr().err
+
+    def test_new_characters_get_rows_and_the_known_ones_keep_theirs(self, here: Path) -> None:
+        assert train.main([*self.MORE, "name=more", "data.unknown=extend"]) == 0
+        base, more = read_checkpoint(here / "runs" / "base", 6), read_checkpoint(here / "runs" / "more", 0)
+        old, new = (json.loads(content["tokenizer"])["characters"] for content in (base, more))
+        assert set(new) - set(old) == set("DOG\u00e9")
+        rows, grown = (content["model"]["token_embedding.weight"] for content in (base, more))
+        assert grown.shape[0] == len(new) + 1
+        for character in old:
+            assert torch.equal(rows[old.index(character)], grown[new.index(character)])
+        assert torch.equal(rows[-1], grown[-1]), "the end of a document"
+        added = grown[[new.index(character) for character in "DOG\u00e9"]]
+        assert added.isfinite().all()
+        assert added.unique(dim=0).shape[0] == 4
+        assert load_model("runs/more").tokenizer.encode("DOG").tolist() == [new.index(c) for c in "DOG"]
+
+    def test_what_it_does_not_know_may_be_left_out_and_the_run_goes_on(self, here: Path) -> None:
+        assert train.main([*self.MORE, "name=more", "data.unknown=drop"]) == 0
+        shutil.rmtree(here / "runs" / "base")  # it is not needed any more
+        assert train.main(["--resume", "runs/more", "train.max_steps=6"]) == 0
+        assert steps(here / "runs" / "more")[-1] == 6
+
+
+def test_a_gradient_too_large_for_fp16_updates_nothing_and_is_counted(tiny: Tiny) -> None:
+    state = tiny.state()
+    trainer = train.Trainer(state, Console(silent=True))
+    state.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    before = {name: weight.clone() for name, weight in state.model.state_dict().items()}
+    grad_norm = trainer.update(state.model)
+    assert_equal_states(before, dict(state.model.state_dict()))
+    assert trainer.training_metrics(grad_norm)["optim/overflows"] == 1
+    assert state.losses.bad_step() is None, "the scaler's business"
+    while state.progress.overflows < 100:
+        overflows = state.progress.overflows
+        grad_norm = trainer.update(state.model)
+        if state.progress.overflows == overflows:
+            break
+    assert not torch.equal(before["token_embedding.weight"], state.model.state_dict()["token_embedding.weight"])
+    assert trainer.training_metrics(grad_norm)["optim/overflows"] == overflows

@@ -1,0 +1,214 @@
+"""Several processes as one: two real ones, started by torchrun, over gloo."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from commands import (
+    ENGLISH,
+    ROOT,
+    TINY,
+    Finished,
+    assert_equal_states,
+    call,
+    finish,
+    metrics,
+    read_checkpoint,
+    start,
+    steps,
+    succeed,
+    without_speed,
+)
+
+from engine.processes import ALONE, Processes, processes_from_environment
+from errors import UserError
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+QUIET = {"PYTHONWARNINGS": "ignore"}  # what torchrun itself warns of is not ours
+STEPS = 12
+BASE = ("data.source=text.txt", *TINY, "train.batch_size=4", f"train.max_steps={STEPS}", "train.eval_interval=4")
+BASE += ("train.log_interval=1", "train.keep_checkpoints=9", "runtime.precision=fp32", "train.grad_accum_steps=2")
+DROPOUT = ("model.dropout=0.1", "train.checkpoint_interval=2")
+
+# The gradients of the first step, as they are when the weights are about to be updated.
+FIRST_STEP = """
+import sys, torch, train
+from config.load import load_config
+from engine.processes import processes_from_environment
+from engine.runtime import choose_runtime
+from engine.start import prepare_text
+from engine.state import TrainingState
+from engine.tracking import Console
+from evaluate import evaluate
+
+torch.set_num_threads(1)
+processes = processes_from_environment()
+config = load_config(None, sys.argv[2:])
+with processes.together(torch.device("cpu")):
+    console = Console(silent=True)
+    prepared = prepare_text(config, None, processes, console)
+    state = TrainingState(config, prepared, choose_runtime(config.runtime, 0), processes)
+    trainer = train.Trainer(state, console)
+    val = evaluate(state.model, trainer.val_split, prepared.tokenizer, state.runtime, processes=processes)
+    kept, update = {"val": val.loss, "tokens": val.tokens, "chars": val.chars}, state.optimizers.step
+    def keep_and_update(scaler):
+        kept["gradients"] = {name: p.grad.clone() for name, p in state.model.named_parameters()}
+        update(scaler)
+    state.optimizers.step = keep_and_update
+    trainer.update(processes.wrap(state.model))
+    kept["loss"] = processes.sum([state.losses.take_mean()])[0] / processes.world_size
+    if processes.is_main:
+        torch.save(kept, sys.argv[1])
+"""
+
+
+def torchrun(home: Path, *arguments: object, processes: int = 2) -> Finished:
+    """Run train.py in several processes, to their end."""
+    return call(home, *TORCHRUN, processes, ROOT / "train.py", *arguments, env=QUIET)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "text.txt").write_text(ENGLISH, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(home: Path) -> Path:
+    """A run of two processes with dropout, never interrupted."""
+    finished = torchrun(home, *BASE, *DROPOUT, "name=whole")
+    assert finished.code == 0, finished.err
+    assert finished.out.count(f"finished at step {STEPS}") == 1
+    assert finished.err.count(f"step {STEPS}/{STEPS}") == 1
+    assert "2 processes, each on cpu" in finished.err
+    return home / "runs" / "whole"
+
+
+def test_a_process_that_torchrun_did_not_start_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    assert processes_from_environment() == ALONE
+    assert ALONE.is_main
+    assert (ALONE.any(flag=True), ALONE.any(flag=False), ALONE.sum([2.5, 3])) == (True, False, [2.5, 3])
+
+
+def test_the_place_is_that_of_torchruns_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", 5), ("LOCAL_RANK", 1), ("WORLD_SIZE", 8), ("LOCAL_WORLD_SIZE", 4)):
+        monkeypatch.setenv(name, str(value))
+    places = processes_from_environment()
+    assert places == Processes(rank=5, local_rank=1, world_size=8, local_world_size=4)
+    assert not places.is_main
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("RANK", "8"), ("LOCAL_RANK", "x"), ("LOCAL_WORLD_SIZE", ""), ("RANK", "-1")]
+)
+def test_variables_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    for known, good in (("RANK", 0), ("LOCAL_RANK", 0), ("WORLD_SIZE", 8), ("LOCAL_WORLD_SIZE", 4)):
+        monkeypatch.setenv(known, str(good))
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="torchrun"):
+        processes_from_environment()
+
+
+def test_two_processes_have_the_gradients_of_one_with_twice_the_batch(home: Path) -> None:
+    settings = (*BASE, "optim.grad_clip=null", f"data.cache_dir={home / 'cache'}")
+    script = home / "first_step.py"
+    script.write_text(FIRST_STEP, encoding="utf-8")
+    where = {**QUIET, "PYTHONPATH": str(ROOT)}
+    two = call(home, *TORCHRUN, 2, script, home / "two.pt", *settings, env=where)
+    assert two.code == 0, two.err
+    one = call(home, script, home / "one.pt", *settings, "train.batch_size=8", env=where)
+    assert one.code == 0, one.err
+    a, b = (torch.load(home / file, weights_only=True) for file in ("one.pt", "two.pt"))
+    for name, gradient in a["gradients"].items():
+        error = (gradient - b["gradients"][name]).norm() / gradient.norm()
+        assert error < 1e-6, f"{name}: {error}"
+    assert a["loss"] == pytest.approx(b["loss"], rel=1e-6)
+    assert a["val"] == pytest.approx(b["val"], abs=1e-6)
+    assert (a["tokens"], a["chars"]) == (b["tokens"], b["chars"])
+
+
+def test_a_run_of_two_processes_has_the_losses_of_one_with_twice_the_batch(home: Path) -> None:
+    two = torchrun(home, *BASE, "name=two")
+    assert two.code == 0, two.err
+    succeed(home, "train.py", *BASE, "train.batch_size=8", "name=one")
+    ours, theirs = metrics(home / "runs" / "two"), metrics(home / "runs" / "one")
+    assert [line["step"] for line in ours] == [line["step"] for line in theirs]
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.keys() == b.keys()
+        for name in a.keys() & {"train/loss", "val/loss", "val/bits_per_char"}:
+            assert a[name] == pytest.approx(b[name], abs=1e-4), f"step {a['step']}: {name}"
+
+
+def test_processes_draw_dropout_of_their_own(whole: Path) -> None:
+    generators = read_checkpoint(whole, STEPS)["generators"]
+    assert generators.keys() == {"windows", "cpu", "cpu.1"}
+    assert not torch.equal(generators["cpu"], generators["cpu.1"])
+
+
+def test_an_interrupted_run_of_two_goes_on_bit_for_bit(home: Path, whole: Path) -> None:
+    process = start(home, *TORCHRUN, 2, ROOT / "train.py", *BASE, *DROPOUT, "name=parts", env=QUIET)
+    file = home / "runs" / "parts" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (file.is_file() and file.read_bytes().count(b"\n") >= 2):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, finish(process)
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    interrupted = finish(process)
+    stopped_at = steps(file.parent)[-1]
+    assert 2 <= stopped_at < STEPS, "the signal came too late to test anything"
+    assert f"interrupted at step {stopped_at}" in interrupted.out, interrupted.err
+    resumed = torchrun(home, "--resume", file.parent)
+    assert resumed.code == 0, resumed.err
+    a, b = (read_checkpoint(run, STEPS) for run in (whole, file.parent))
+    a["config"]["name"] = b["config"]["name"]
+    assert_equal_states(a, b)
+    assert without_speed(metrics(whole)) == without_speed(metrics(file.parent))
+
+
+def test_another_number_of_processes_cannot_resume(home: Path, whole: Path) -> None:
+    finished = call(home, "train.py", "--resume", whole, f"train.max_steps={2 * STEPS}")
+    assert "was trained by 2 processes, and now there are 1" in finished.error()
+    assert "torchrun --nproc-per-node 2" in finished.error()
+
+
+def test_when_one_is_killed_the_others_leave_with_one_line(home: Path) -> None:
+    settings = (*BASE, "train.max_steps=100000", "train.eval_interval=100000", "name=killed")
+    process = start(home, *TORCHRUN, 2, ROOT / "train.py", *settings, env=QUIET, start_new_session=True)
+    try:
+        file = home / "runs" / "killed" / "metrics.jsonl"
+        deadline = time.monotonic() + 60
+        while not (file.is_file() and file.read_bytes().count(b"\n") >= 2):
+            assert time.monotonic() < deadline
+            assert process.poll() is None, finish(process)
+            time.sleep(0.01)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        if not children.exists():
+            pytest.skip("needs Linux's list of child processes")
+        workers = [int(pid) for pid in children.read_text(encoding="utf-8").split()]
+        workers = [pid for pid in workers if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert len(workers) == 2
+        os.kill(workers[-1], signal.SIGKILL)
+        began = time.monotonic()
+        finished = finish(process)
+        assert time.monotonic() - began < 25, "they waited for torchrun to kill them"
+        assert finished.code != 0
+        assert "error: process 0: another process of this run has ended" in finished.err
+        assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_mistake_is_told_by_every_process_and_none_is_left_waiting(home: Path) -> None:
+    began = time.monotonic()
+    finished = torchrun(home, "data.source=missing.txt", *TINY, "name=mistake")
+    assert finished.code != 0
+    assert "there is no file 'missing.txt'" in finished.err
+    assert time.monotonic() - began < 60
+    assert not (home / "runs" / "mistake").exists()

@@ -1,0 +1,91 @@
+"""Where a run starts: what may change on resume, and what a continued model keeps."""
+
+from pathlib import Path
+
+import pytest
+
+from conftest import Tiny
+from engine.start import inherit, load_base, report_changes
+from errors import CheckpointError, ConfigError
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "optim.learning_rate=0.5",
+        "optim.schedule=trapezoid",
+        "train.max_steps=99",
+        "train.eval_interval=3",
+        "train.keep_checkpoints=7",
+        "data.cache_dir=elsewhere",
+        "data.source=moved.txt",
+        "data.encoding=cp1252",
+        "runtime.threads=1",
+        "tracking.wandb=offline",
+    ],
+)
+def test_what_leaves_model_and_data_alone_may_change_and_is_said(tiny: Tiny, override: str) -> None:
+    said: list[str] = []
+    report_changes(tiny.config(), tiny.config(override), said.append)
+    key = override.partition("=")[0]
+    assert len(said) == 1
+    assert said[0].startswith(f"changed  {key}: ")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=3",
+        "name=other",
+        "model.d_model=32",
+        "model.dropout=0.5",
+        "data.tokenizer=byte",
+        "data.val_fraction=0.5",
+        "data.documents=line",
+        "data.newlines=keep",
+        "data.unicode=NFC",
+        "data.min_char_count=2",
+        "optim.optimizer=adamw",
+        "train.init_from=runs/other",
+    ],
+)
+def test_what_changes_model_or_data_is_refused(tiny: Tiny, override: str) -> None:
+    key = override.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf"^{key} is .* in this run and cannot become .* on resume"):
+        report_changes(tiny.config(), tiny.config(override), print)
+
+
+def test_all_that_is_refused_is_named_at_once(tiny: Tiny) -> None:
+    with pytest.raises(ConfigError) as error:
+        report_changes(tiny.config(), tiny.config("seed=3", "model.num_layers=1", "train.max_steps=4"), print)
+    assert [line.split()[0] for line in str(error.value).splitlines()] == ["seed", "model.num_layers"]
+
+
+def test_a_run_gives_its_best_checkpoint_and_a_file_itself(tiny: Tiny) -> None:
+    run = tiny.run()
+    assert load_base(str(run.path)).step == 1
+    assert load_base(str(run.checkpoint_file(2))).step == 2
+
+
+def test_a_base_that_is_not_there_names_the_setting(tiny: Tiny) -> None:
+    with pytest.raises(CheckpointError, match=r"^train\.init_from: .*no such run"):
+        load_base(str(tiny.folder / "runs" / "nothing"))
+    damaged = tiny.folder / "step_00000001.pt"
+    damaged.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"^train\.init_from: "):
+        load_base(str(damaged))
+
+
+def test_the_models_settings_are_kept_but_for_dropout_and_the_rest_is_mine(tiny: Tiny, tmp_path: Path) -> None:
+    base = load_base(str(tiny.run().path))
+    said: list[str] = []
+    mine = tiny.config("model.d_model=64", "model.dropout=0.3", "data.tokenizer=byte", "optim.learning_rate=0.5")
+    config = inherit(mine, base, said.append)
+    assert config.model == base.config.model.model_copy(update={"dropout": 0.3})
+    assert config.data.tokenizer == "char"
+    assert config.optim.learning_rate == 0.5
+    assert said[0].startswith("start    from ")
+    assert said[1:] == [
+        "kept     model.d_model=16 as in that model, not 64",
+        "kept     data.tokenizer=char as in that model, not byte",
+    ]
