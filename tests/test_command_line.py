@@ -4,10 +4,16 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import evaluate
+import sample
+from config.describe import SETTINGS
 from config.load import is_override
 from engine.command_line import ROOT, command, module_command, read_command_line, split_arguments
 from engine.run_folder import RunFolder
@@ -107,3 +113,55 @@ def test_the_command_of_a_package_is_found_where_the_shell_does_not_find_it(monk
     assert shlex.split(module_command("wandb", "leet", "a b")) == [sys.executable, "-m", "wandb", "leet", "a b"]
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     assert shlex.split(module_command("pip", "list"))[0] in ("pip", sys.executable)
+
+
+OPTIONS = ["--resume", "--overwrite", "--dry-run", "--quiet", "--prompt", "--prompt-file", "--max-new-tokens", "--seed"]
+OPTIONS += ["--temperature", "--top-k", "--top-p", "--num-samples", "--json", "--out", "--split", "--text-file", "--"]
+OPTIONS += ["--checkpoint", "--device", "--precision", "--threads", "--help", "-h", "--no-such-option", "-", "---"]
+VALUES = [
+    "0",
+    "1",
+    "-1",
+    "1e9",
+    "nan",
+    "inf",
+    "x",
+    "",
+    " ",
+    "val",
+    "best",
+    "a=b",
+    "a/b=c",
+    "\0",
+    "\ud800",
+    "é🙂",
+    "~x",
+    "\n",
+]
+WORDS = (
+    st.sampled_from(OPTIONS + VALUES)
+    | st.builds("{}={}".format, st.sampled_from(OPTIONS + list(SETTINGS)), st.sampled_from(VALUES))
+    | st.text(max_size=20)
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(WORDS, max_size=6),
+    st.sampled_from([read_command_line, sample.read_command_line, evaluate.read_command_line]),
+)
+def test_any_command_line_is_an_order_or_a_mistake_in_words(
+    tmp_path_factory: pytest.TempPathFactory, arguments: list[str], reader: Callable[[list[str]], object]
+) -> None:
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.getbasetemp())
+    outcome: object
+    try:
+        outcome = reader(arguments)
+    except UserError as error:
+        outcome = str(error).strip()
+    except SystemExit as end:
+        outcome = end.code == 0  # only --help ends so
+    finally:
+        os.chdir(before)
+    assert outcome
