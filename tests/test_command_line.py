@@ -141,7 +141,7 @@ VALUES = [
 WORDS = (
     st.sampled_from(OPTIONS + VALUES)
     | st.builds("{}={}".format, st.sampled_from(OPTIONS + list(SETTINGS)), st.sampled_from(VALUES))
-    | st.text(max_size=20)
+    | st.text(st.characters(exclude_characters="\0"), max_size=20)  # which no command line can hold
 )
 
 
