@@ -14,7 +14,8 @@ COMMANDS = ("train", "sample", "evaluate", "export", "visualize")
 COMMANDS_USED = {("train.py", "evaluate")}  # training measures its val loss as the command does
 TORCH = ("torch", "transformers", "wandb", "tensorboard")  # slow to import
 WITHOUT_TORCH = ("errors.py", "config/", "data/sources.py", "data/download.py", "data/tokenizer.py", "data/store.py")
-WITHOUT_TORCH += ("data/prepare.py", "data/unicode.py", "data/bpe", "engine/run_folder.py")
+WITHOUT_TORCH += ("data/text.py", "data/folders.py", "data/compressed.py", "data/recognize.py")
+WITHOUT_TORCH += ("data/standard_input.py", "data/prepare.py", "data/unicode.py", "data/bpe", "engine/run_folder.py")
 MAX_FILE_LINES, MAX_COMMAND_LINES = 350, 400
 MAX_FUNCTION_LINES, MAX_LOOP_LINES = 60, 80
 # The three boundaries to libraries that may fail in any way; each says so in a comment.
@@ -148,18 +149,43 @@ def test_a_file_says_what_it_is_responsible_for(source: str) -> None:
         assert ast.get_docstring(tree(source)), source
 
 
-def test_every_library_that_is_imported_is_required_and_pinned_with_a_reason() -> None:
-    """One that only comes along with another would be missing the day the other drops it."""
+def requirements(file: str) -> dict[str, str]:
+    """The libraries of a file of requirements, each pinned and with its reason, and their versions."""
     required = {}
-    for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
         requirement, _, reason = line.partition("#")
         name, pinned, version = requirement.strip().partition("==")
         assert pinned, line
         assert version, line
         assert reason.strip(), line
         required[name.lower()] = version
+    return required
+
+
+def libraries(source: str, *, only_at_import: bool = False) -> set[str]:
+    """The libraries that a file imports, by the names under which they are installed."""
     # Where the import has another name, and what pydantic gives out as part of its own interface.
     distributions = {"yaml": "pyyaml", "pydantic_core": "pydantic", "annotated_types": "pydantic"}
-    imported = {name.partition(".")[0] for source in SOURCES for name in imports(source)}
-    libraries = imported - {*sys.stdlib_module_names, *ORDER, *COMMANDS}
-    assert {distributions.get(name, name) for name in libraries} <= required.keys()
+    distributions |= {"backports": "backports.zstd", "charset_normalizer": "charset-normalizer"}
+    python = {*sys.stdlib_module_names, "compression"}  # new in Python 3.14
+    imported = {name.partition(".")[0] for name in imports(source, only_at_import=only_at_import)}
+    return {distributions.get(name, name) for name in imported - {*python, *ORDER, *COMMANDS}}
+
+
+def test_every_library_that_is_imported_is_required_and_pinned_with_a_reason() -> None:
+    """One that only comes along with another would be missing the day the other drops it."""
+    used = {library for source in SOURCES for library in libraries(source)}
+    required, optional = requirements("requirements.txt"), requirements("requirements-optional.txt")
+    assert used <= required.keys() | optional.keys()
+    assert not required.keys() & optional.keys()
+
+
+def test_what_is_optional_is_not_imported_before_it_is_wanted() -> None:
+    optional = requirements("requirements-optional.txt").keys()
+    for source in SOURCES:
+        assert not libraries(source, only_at_import=True) & optional, source
+
+
+def test_the_tests_need_what_is_optional() -> None:
+    lines = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").splitlines()
+    assert {"-r requirements.txt", "-r requirements-optional.txt"} <= {*lines}
