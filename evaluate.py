@@ -152,7 +152,8 @@ def own_split(trained: TrainedModel, name: str) -> Split:
 
 def text_split(trained: TrainedModel, name: str) -> Split:
     """A text file in the model's tokens. Raises `DataError` for unknown characters, and for less than two tokens."""
-    text = "".join(read_text(file_source(name, where="--text-file")))
+    newlines = trained.checkpoint.config.data.newlines
+    text = "".join(read_text(file_source(name, where="--text-file"), newlines=newlines))
     try:
         ids = trained.tokenizer.encode(text)
     except DataError as error:

@@ -25,6 +25,10 @@ _CHUNK_BYTES = 1 << 18
 _USER_AGENT = "tiny-gpt-trainer"  # some hosts refuse urllib's own name
 
 
+class _DownloadError(Exception):
+    """Why the network or the server did not give the file, in one line."""
+
+
 def download(
     url: str,
     folder: Path,
@@ -32,8 +36,9 @@ def download(
     sha256: str | None = None,
     show_progress: bool = False,
     timeout_seconds: float = TIMEOUT_SECONDS,
+    setting: str = "data.source",
 ) -> Path:
-    """The file in `folder` that holds what the URL gave, now or on an earlier call.
+    """The file in `folder` that holds what the URL gave, now or on an earlier call. `setting` named it.
 
     With `sha256` (hex) only a file with that sum is taken. Raises `DataError` if the network, the server, the
     sum or the disk is not as it should be; then nothing is kept.
@@ -49,10 +54,13 @@ def download(
             found = _fetch(url, file, show_progress=show_progress, timeout_seconds=timeout_seconds)
         if expected is not None and found != expected:
             raise DataError(
-                f"data.source: {url}: the sha256 of the download is {found}, but data.sha256 is {expected}; "
+                f"{setting}: {url}: the sha256 of the download is {found}, but data.sha256 is {expected}; "
                 "the file on the server has changed, or data.sha256 is that of another file"
             )
         part.replace(path)
+    except _DownloadError as error:
+        advice = f"{setting}=FILE uses a copy that is already on this machine"
+        raise DataError(f"{setting}: cannot download {url}: {error}; {advice}") from error
     except OSError as error:
         raise _cannot_keep(folder, error) from error
     finally:
@@ -69,37 +77,31 @@ def _fetch(url: str, file: IO[bytes], *, show_progress: bool, timeout_seconds: f
         request = urllib.request.Request(url, headers={"User-Agent": _USER_AGENT})
         response = urllib.request.urlopen(request, timeout=timeout_seconds)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise _cannot_download(url, _reason(error)) from error
+        raise _DownloadError(_reason(error)) from error
     with response:
         length = response.headers.get("Content-Length", "")
         expected = int(length) if length.isdecimal() else None
         bar = tqdm(total=expected, unit="B", unit_scale=True, desc="download", disable=not show_progress)
         with bar:
-            while chunk := _read(url, response):
+            while chunk := _read(response):
                 file.write(chunk)
                 digest.update(chunk)
                 received += len(chunk)
                 bar.update(len(chunk))
     if expected is not None and received != expected:
-        raise _cannot_download(url, f"the connection ended after {received} of {expected} bytes")
+        raise _DownloadError(f"the connection ended after {received} of {expected} bytes")
     if not received:
-        raise _cannot_download(url, "the server sent an empty file")
+        raise _DownloadError("the server sent an empty file")
     file.flush()
     os.fsync(file.fileno())
     return digest.hexdigest()
 
 
-def _read(url: str, response: http.client.HTTPResponse) -> bytes:
+def _read(response: http.client.HTTPResponse) -> bytes:
     try:
         return response.read(_CHUNK_BYTES)
     except (OSError, http.client.HTTPException) as error:
-        raise _cannot_download(url, _reason(error)) from error
-
-
-def _cannot_download(url: str, reason: str) -> DataError:
-    return DataError(
-        f"data.source: cannot download {url}: {reason}; data.source=FILE uses a copy that is already on this machine"
-    )
+        raise _DownloadError(_reason(error)) from error
 
 
 def _cannot_keep(folder: Path, error: OSError) -> DataError:

@@ -1,32 +1,32 @@
-"""The texts that `data.source` names: found or downloaded, listed with their sizes, and read as documents.
+"""The texts that `data.source` and `data.val_source` name: found or downloaded, and listed with their sizes.
 
-Reading means UTF-8 whatever the locale, without byte order marks, line ends as \\n, in chunks of bounded
-size. What the text is turned into is not this file's concern. Imports no torch.
+Which files a folder or a pattern gives is `data.folders`' concern, and reading a text that of `data.text`.
+Imports no torch.
 """
 
-import codecs
+import contextlib
 import difflib
-import hashlib
-import io
 import os
 import re
 import stat
 import sysconfig
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from config.schema import DataConfig
+from data.compressed import ArchiveError, open_content
 from data.download import download
+from data.folders import Identity, Search, Skip, Skipped, has_pattern, identity
+from data.recognize import SAMPLE_BYTES, binary_kind, is_blank
+from data.standard_input import keep, standard_input
 from errors import DataError
 
 STDLIB = "stdlib"
-CHUNK_BYTES = 1 << 20  # larger chunks are no faster, since these still fit into the processor's cache
+STANDARD_INPUT = "-"
 
-_BLANK_LIMIT_BYTES = 1 << 16  # a longer file counts as text even if it should hold nothing but blanks
-_UTF8_BOM = codecs.BOM_UTF8
-_UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MAX_LISTED = 8
+_Setting = str | list[str]
 
 
 @dataclass(frozen=True)
@@ -35,29 +35,61 @@ class Source:
 
     name: str  # what the user calls it: the file as they wrote it, or the URL
     path: Path
-    size: int  # bytes
+    size: int  # bytes, as stored
+    setting: str = "data.source"  # the setting or option that named it
+    encoding: str | None = None  # the one it has whatever data.encoding says
 
 
-def resolve_sources(config: DataConfig, *, report: Callable[[str], None], show_progress: bool = False) -> list[Source]:
-    """The non-empty files that `data.source` names, in order; what is on the web is downloaded first.
+@dataclass(frozen=True)
+class ResolvedSources:
+    """The files of both settings, and the settings such that they name these files again, without the pipe."""
+
+    train: list[Source]
+    val: list[Source]  # empty where data.val_source is null
+    source: _Setting
+    val_source: _Setting | None
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What all entries of one setting share."""
+
+    setting: str
+    config: DataConfig
+    piped: Path | None  # what standard input held
+    show_progress: bool
+    skipped: Skipped = field(default_factory=Skipped)
+
+    @property
+    def search(self) -> Search:
+        return Search(local_path(self.config.cache_dir), shown_path, self.skipped)
+
+
+def resolve_sources(
+    config: DataConfig, *, report: Callable[[str], None], show_progress: bool = False
+) -> ResolvedSources:
+    """The non-empty files that the settings name, in order; what is on the web is downloaded first.
 
     Skipped files and settings without effect go to `report`. Raises `DataError` for what cannot be read.
     """
-    entries = [config.source] if isinstance(config.source, str) else list(config.source)
-    num_urls = sum(_scheme(entry) is not None for entry in entries)
-    if config.sha256 is not None and num_urls == 0:
-        report("data.sha256 is checked for downloads only; it has no effect here")
-    if config.sha256 is not None and num_urls > 1:
-        raise DataError(f"data.sha256 is the sum of one download, but data.source names {num_urls}; leave it out")
-    sources: list[Source] = []
-    for entry in entries:
-        if _scheme(entry) is not None:
-            sources.append(_web_source(entry, config, show_progress=show_progress))
-        elif entry == STDLIB:
-            sources += stdlib_sources(Path(sysconfig.get_path("stdlib")))
-        else:
-            sources.append(file_source(entry))
-    return _without_blank(sources, report)
+    settings = {"data.source": _entries(config.source), "data.val_source": _entries(config.val_source)}
+    settings = {setting: entries for setting, entries in settings.items() if entries}
+    _check_sum(config, settings, report)
+    piped = _keep_standard_input(config, settings)
+    found = {}
+    for setting, entries in settings.items():
+        context = _Context(setting, config, piped, show_progress)
+        try:
+            candidates = [candidate for entry in entries for candidate in _candidates(entry, context)]
+            found[setting] = _sift(candidates, context)
+        finally:  # what was skipped explains an error, too
+            context.skipped.tell(report, setting)
+        _check_any_left(found[setting], candidates, context)
+    train, val = found["data.source"], found.get("data.val_source", [])
+    _tell_overlap(train, val, report)
+    source, val_source = (_without_pipe(value, piped) for value in (config.source, config.val_source))
+    assert source is not None
+    return ResolvedSources(train, val, source, val_source)
 
 
 def local_path(name: str) -> Path:
@@ -84,21 +116,43 @@ def file_source(name: str, where: str = "data.source") -> Source:
     except (OSError, ValueError) as error:
         raise DataError(f"{where}: cannot read {name!r}: {_reason(error)}") from error
     if stat.S_ISDIR(status.st_mode):
-        raise DataError(f"{where}: {name!r} is a folder; name a file in it, or a list of files")
+        raise DataError(f"{where}: {name!r} is a folder; name a file in it")
     if not stat.S_ISREG(status.st_mode):
         raise DataError(f"{where}: {name!r} is not a regular file; save its text to a file and name that")
-    return Source(name=name, path=path, size=status.st_size)
+    return Source(name=name, path=path, size=status.st_size, setting=where)
 
 
-def stdlib_sources(folder: Path) -> list[Source]:
+def stdlib_sources(folder: Path, where: str = "data.source") -> list[Source]:
     """The modules in the top folder of Python's own library, sorted: a text that every machine has."""
     paths = sorted(path for path in folder.glob("*.py") if path.is_file())
     if not paths:
         raise DataError(
-            f"data.source={STDLIB}: this Python has no library sources in {shown_path(folder)}; "
-            "train on a text file of yours with data.source=FILE"
+            f"{where}={STDLIB}: this Python has no library sources in {shown_path(folder)}; "
+            f"train on a text file of yours with {where}=FILE"
         )
-    return [Source(name=shown_path(path), path=path, size=path.stat().st_size) for path in paths]
+    return [Source(shown_path(path), path, path.stat().st_size, where, encoding="utf-8") for path in paths]
+
+
+@contextlib.contextmanager
+def reading(source: Source) -> Iterator[None]:
+    """Turn what the file system or a damaged archive refuses inside into a `DataError` that names the source."""
+    try:
+        yield
+    except ArchiveError as error:
+        raise DataError(f"{source.setting}: {source.name!r} {error}") from error
+    except OSError as error:
+        raise DataError(f"{source.setting}: cannot read {source.name!r}: {_reason(error)}") from error
+
+
+def read_head(source: Source) -> bytes:
+    """The first bytes of the text, `SAMPLE_BYTES` of them where there are as many. Raises `DataError`."""
+    head = b""
+    with reading(source), open_content(source.path) as content:
+        for chunk in content.chunks(SAMPLE_BYTES):
+            head += chunk
+            if len(head) >= SAMPLE_BYTES:
+                break
+    return head[:SAMPLE_BYTES]
 
 
 def list_sources(sources: list[Source], report: Callable[[str], None]) -> None:
@@ -123,116 +177,132 @@ def format_size(num_bytes: int) -> str:
     return f"{size / 1000:.1f} TB"
 
 
-def content_digest(source: Source, *, advance: Callable[[int], object] = lambda num_bytes: None) -> str:
-    """sha256 of the file's bytes, in hex. `advance` hears how many are done. Raises `DataError`."""
-    digest = hashlib.sha256()
-    for chunk in _raw_chunks(source, CHUNK_BYTES):
-        digest.update(chunk)
-        advance(len(chunk))
-    return digest.hexdigest()
+def _entries(value: _Setting | None) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
 
 
-def read_text(
-    source: Source,
-    *,
-    expected_digest: str | None = None,
-    chunk_bytes: int = CHUNK_BYTES,
-    advance: Callable[[int], object] = lambda num_bytes: None,
-) -> Iterator[str]:
-    """The document in pieces of about `chunk_bytes`, no character and no line end cut in two.
-
-    `advance` hears how many bytes of the file have been used. Raises `DataError` for bytes that are not text,
-    and, after the last piece, if the file is not the one with `expected_digest` (`content_digest`).
-    """
-    digest = hashlib.sha256()
-    newlines = io.IncrementalNewlineDecoder(None, translate=True)
-    at_start = True
-    for chunk, piece in _decoded(source, chunk_bytes):
-        digest.update(chunk)
-        if at_start and piece:
-            piece = piece.removeprefix("\ufeff")
-            at_start = False
-        text = newlines.decode(piece, final=not chunk)
-        if text:
-            yield text
-        advance(len(chunk))
-    if expected_digest is not None and digest.hexdigest() != expected_digest:
-        raise DataError(f"{source.name}: the file was changed while it was being read; run the command again")
+def _check_sum(config: DataConfig, settings: dict[str, list[str]], report: Callable[[str], None]) -> None:
+    urls = {entry for entries in settings.values() for entry in entries if _scheme(entry) is not None}
+    if config.sha256 is not None and not urls:
+        report("data.sha256 is checked for downloads only; it has no effect here")
+    if config.sha256 is not None and len(urls) > 1:
+        names = " and ".join(setting for setting, entries in settings.items() if urls & {*entries})
+        raise DataError(f"data.sha256 is the sum of one download, but {names} names {len(urls)}; leave it out")
 
 
-def _decoded(source: Source, chunk_bytes: int) -> Iterator[tuple[bytes, str]]:
-    """Chunks of the file and what each adds to the text; the last one is empty and ends the text."""
-    head = rest = b""
-    offset = 0  # of `rest` in the file
-    for chunk in _raw_chunks(source, chunk_bytes):
-        head = head or chunk[:2]
-        nul = chunk.find(b"\0")
-        if nul >= 0:
-            raise _not_text(source, head, offset + len(rest) + nul, b"\0")
-        data = rest + chunk
-        try:
-            piece, used = codecs.utf_8_decode(data, "strict", not chunk)
-        except UnicodeDecodeError as error:
-            raise _not_text(source, head, offset + error.start, data[error.start : error.start + 1]) from error
-        offset += used
-        rest = data[used:]
-        yield chunk, piece
+def _keep_standard_input(config: DataConfig, settings: dict[str, list[str]]) -> Path | None:
+    users = [setting for setting, entries in settings.items() for entry in entries if entry == STANDARD_INPUT]
+    if not users:
+        return None
+    if len(users) > 1:
+        raise DataError(
+            f"{' and '.join(dict.fromkeys(users))}: - is there {len(users)} times, but standard input is read only "
+            "once; save that text to a file and name the file"
+        )
+    return keep(standard_input(users[0]), local_path(config.cache_dir) / "stdin", users[0])
 
 
-def _raw_chunks(source: Source, chunk_bytes: int) -> Iterator[bytes]:
-    """The file's bytes; the last chunk is empty."""
-    chunk = b"?"
+def _without_pipe(value: _Setting | None, piped: Path | None) -> _Setting | None:
+    """The setting with the file in place of standard input."""
+    if value is None or piped is None:
+        return value
+    named = [shown_path(piped) if entry == STANDARD_INPUT else entry for entry in _entries(value)]
+    return named[0] if isinstance(value, str) else named
+
+
+def _candidates(entry: str, context: _Context) -> list[tuple[Source, bool]]:
+    """The files of one entry, each with whether it has been found rather than named: then it need not be text."""
+    setting = context.setting
+    if entry == STDLIB:
+        return [(source, False) for source in stdlib_sources(Path(sysconfig.get_path("stdlib")), setting)]
+    if entry == STANDARD_INPUT and context.piped is not None:
+        return [(Source("standard input", context.piped, context.piped.stat().st_size, setting), False)]
+    if _scheme(entry) is not None:
+        return [(_web_source(entry, context), False)]
+    path = local_path(entry)
     try:
-        with source.path.open("rb", buffering=0) as file:
-            while chunk:
-                chunk = file.read(chunk_bytes)
-                yield chunk
+        if os.path.isdir(path):  # noqa: PTH112 - unlike the method it never raises
+            return _found(context.search.files_below(_allowed(path, entry, context)), entry, context)
+        if has_pattern(entry) and not os.path.lexists(path):
+            return _found(context.search.matches(path), entry, context)
     except OSError as error:
-        raise DataError(f"data.source: cannot read {source.name!r}: {_reason(error)}") from error
+        place = shown_path(Path(os.fsdecode(error.filename))) if error.filename else entry
+        raise DataError(f"{setting}: cannot read {place!r}: {_reason(error)}") from error
+    return [(file_source(entry, setting), False)]
 
 
-def _not_text(source: Source, head: bytes, offset: int, found: bytes) -> DataError:
-    place = f"{source.name}: byte {offset} (counted from 0) is 0x{found.hex()}"
-    if head in _UTF16_BOMS:
-        return DataError(f"{place}: this is UTF-16, not UTF-8; save the file as UTF-8 and try again")
-    if found == b"\0":
-        return DataError(f"{place}: this is binary data, not text; data.source takes text files in UTF-8")
-    return DataError(f"{place}, which is not UTF-8; convert the file to UTF-8 and try again")
+def _allowed(folder: Path, entry: str, context: _Context) -> Path:
+    why = context.search.excluded(folder)
+    if why is not None:
+        raise DataError(f"{context.setting}: {entry!r} is a {why.value[0]}; name a folder or file of your own text")
+    return folder
 
 
-def _web_source(url: str, config: DataConfig, *, show_progress: bool) -> Source:
+def _found(paths: list[Path], entry: str, context: _Context) -> list[tuple[Source, bool]]:
+    if not paths:
+        what = "there is no file in the folder" if not has_pattern(entry) else "no file matches"
+        advice = "hidden files do not count, and ** stands for folders at any depth"
+        raise DataError(f"{context.setting}: {what} {entry!r}; check the name ({advice})")
+    return [(Source(shown_path(path), path, path.stat().st_size, context.setting), True) for path in paths]
+
+
+def _sift(candidates: list[tuple[Source, bool]], context: _Context) -> list[Source]:
+    """The candidates to read: each once, none that is blank, and none that was found and is not text."""
+    kept: dict[Identity, Source] = {}
+    for source, was_found in candidates:
+        with reading(source):
+            key = identity(source.path)
+        if key in kept:
+            context.skipped.add(Skip.REPEATED, source.name)
+            continue
+        head = read_head(source)
+        encoding = source.encoding or context.config.encoding
+        if was_found and binary_kind(head, encoding) is not None:
+            context.skipped.add(Skip.BINARY, source.name)
+        elif is_blank(head, encoding):
+            context.skipped.add(Skip.EMPTY, source.name)
+        else:
+            kept[key] = source
+    return list(kept.values())
+
+
+def _check_any_left(left: list[Source], candidates: list[tuple[Source, bool]], context: _Context) -> None:
+    if left:
+        return
+    if len(candidates) == 1:
+        what = f"{candidates[0][0].name!r} is {'binary' if Skip.BINARY in context.skipped.names else 'empty'}"
+    elif Skip.BINARY in context.skipped.names:
+        what = f"none of the {len(candidates):,} files holds text"
+    else:
+        what = "all of the files are empty"
+    raise DataError(f"{context.setting}: {what}; a model needs some text to learn from")
+
+
+def _tell_overlap(train: list[Source], val: list[Source], report: Callable[[str], None]) -> None:
+    """Warn of texts that are trained on and then measured on."""
+    trained = {identity(source.path) for source in train} if val else set()
+    both = [source.name for source in val if identity(source.path) in trained]
+    if both:
+        more = f" and {len(both) - 1} more" if len(both) > 1 else ""
+        report(
+            f"data.val_source: {both[0]}{more} belongs to data.source too; "
+            "the model is trained on it, so val loss will not show how well it does on new text"
+        )
+
+
+def _web_source(url: str, context: _Context) -> Source:
     scheme = _scheme(url)
     if scheme not in ("http", "https"):
-        raise DataError(f"data.source: {url!r}: downloads work with http and https, not with {scheme}")
+        raise DataError(f"{context.setting}: {url!r}: downloads work with http and https, not with {scheme}")
+    config = context.config
     folder = local_path(config.cache_dir) / "downloads"
-    path = download(url, folder, sha256=config.sha256, show_progress=show_progress)
-    return Source(name=url, path=path, size=path.stat().st_size)
+    path = download(url, folder, sha256=config.sha256, show_progress=context.show_progress, setting=context.setting)
+    return Source(url, path, path.stat().st_size, context.setting)
 
 
 def _scheme(entry: str) -> str | None:
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", entry)
     return match[1].lower() if match else None
-
-
-def _without_blank(sources: list[Source], report: Callable[[str], None]) -> list[Source]:
-    kept = []
-    for source in sources:
-        if _is_blank(source):
-            if len(sources) > 1:
-                report(f"{source.name}: skipped, the file is empty")
-        else:
-            kept.append(source)
-    if not kept:
-        what = f"{sources[0].name!r} is empty" if len(sources) == 1 else "all of the files are empty"
-        raise DataError(f"data.source: {what}; a model needs some text to learn from")
-    return kept
-
-
-def _is_blank(source: Source) -> bool:
-    if source.size > _BLANK_LIMIT_BYTES:
-        return False
-    content = b"".join(_raw_chunks(source, _BLANK_LIMIT_BYTES))
-    return not content.removeprefix(_UTF8_BOM).strip()
 
 
 def _nearest(path: Path) -> str:

@@ -1,5 +1,7 @@
 """A tiny text, and tiny models trained on it: two layers, d_model 16, windows of 8."""
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,3 +100,16 @@ def tiny(tmp_path: Path) -> Tiny:
 def one_thread() -> None:
     """Tiny tensors gain nothing from more, and lose much where other processes want the cores too."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def ordinary_user() -> Iterator[None]:
+    """Whoever may read every file takes the part of somebody who may not."""
+    if os.name != "posix":
+        pytest.skip("needs the permissions of POSIX")
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    yield
+    if is_root:
+        os.seteuid(0)

@@ -1,3 +1,4 @@
+import gzip
 import hashlib
 import socket
 import threading
@@ -7,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from config.schema import DataConfig
 from data.download import download
+from data.sources import resolve_sources
+from data.text import read_text
 from errors import DataError
 
 BODY = "naïve — 你好 🙂\n".encode() * 1000
@@ -16,7 +20,7 @@ BODY = "naïve — 你好 🙂\n".encode() * 1000
 class Handler(BaseHTTPRequestHandler):
     """Serves BODY, or fails in the way that the path names. `stop` ends whoever stalls."""
 
-    requests: list[str]
+    requests: list[str]  # paths, in order
     stop: threading.Event
 
     def do_GET(self) -> None:
@@ -31,6 +35,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.send_response(200)
         length = {"/truncated.txt": len(BODY) + 1, "/empty.txt": 0}.get(self.path, len(BODY))
+        breaks_off = self.path == "/flaky.txt" and self.requests.count(self.path) == 1
         if self.path != "/unsized.txt":
             self.send_header("Content-Length", str(length))
         self.end_headers()
@@ -38,8 +43,10 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(BODY[:10])
             self.wfile.flush()
             self.stop.wait(10)
+        elif self.path == "/packed.txt.gz":
+            self.wfile.write(gzip.compress(BODY).ljust(len(BODY), b"\0"))
         elif self.path != "/empty.txt":
-            self.wfile.write(BODY)
+            self.wfile.write(BODY[: len(BODY) // 2] if breaks_off else BODY)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -130,6 +137,36 @@ def test_a_failed_download_says_what_happened_and_keeps_nothing(
     assert "data.source=FILE" in str(error.value)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_that_broke_off_begins_anew_and_is_whole(server: tuple[str, list[str]], tmp_path: Path) -> None:
+    (tmp_path / ".part-0").write_bytes(BODY[:10])  # of a process that was killed
+    with pytest.raises(DataError, match=f"the connection ended after {len(BODY) // 2} of {len(BODY)} bytes"):
+        download(f"{server[0]}/flaky.txt", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".part-0"]
+    path = download(f"{server[0]}/flaky.txt", tmp_path)
+    assert path.read_bytes() == BODY
+    assert server[1] == ["/flaky.txt", "/flaky.txt"]
+    assert {path.name for path in tmp_path.iterdir()} == {".part-0", path.name}
+
+
+def test_an_address_of_a_compressed_text_is_a_source_like_any_other(
+    server: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    url = f"{server[0]}/packed.txt.gz"
+    config = DataConfig(source=[url, url], val_source=url, cache_dir=str(tmp_path))
+    found = resolve_sources(config, report=lambda line: None)
+    assert [source.name for source in found.train] == [source.name for source in found.val] == [url]
+    assert "".join(read_text(found.train[0])).encode() == BODY
+    assert server[1] == ["/packed.txt.gz"]
+
+
+def test_the_setting_that_named_the_address_is_told(server: tuple[str, list[str]], tmp_path: Path) -> None:
+    for options in ({}, {"sha256": "0" * 64}):
+        name = "text.txt" if options else "missing.txt"
+        with pytest.raises(DataError, match=r"^data\.val_source: ") as error:
+            download(f"{server[0]}/{name}", tmp_path, setting="data.val_source", **options)
+        assert "data.source" not in str(error.value)
 
 
 def test_without_a_server_the_reason_is_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""Standard input as a file in the cache, so that it can be read several times, and found again on resume.
+
+Imports no torch.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import cast
+
+from errors import DataError
+
+_CHUNK_BYTES = 1 << 18
+_ADVICE = "pipe a text into the command, or name a file instead of -"
+
+
+def standard_input(setting: str) -> io.BufferedIOBase:
+    """The bytes that are piped into the command or typed. `setting` asks for them. Raises `DataError` if closed."""
+    if sys.stdin is None:
+        raise DataError(f"{setting}: standard input is closed; {_ADVICE}")
+    if sys.stdin.isatty():
+        end = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D at the beginning of a line"
+        print(f"{setting}: reading the text from the terminal until {end}", file=sys.stderr, flush=True)
+    return cast(io.BufferedIOBase, sys.stdin.buffer)
+
+
+def keep(stream: io.BufferedIOBase, folder: Path, setting: str) -> Path:
+    """The file in `folder` that holds all of the stream, named by its sha256: whole, or not there at all.
+
+    Raises `DataError` where the stream is empty or cannot be read, and where the folder cannot be written.
+    """
+    part = folder / f".part-{uuid.uuid4().hex}"
+    digest = hashlib.sha256()
+    is_empty = True
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with part.open("xb") as file:
+            while chunk := _read(stream, setting):
+                is_empty = False
+                digest.update(chunk)
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_empty:
+            raise DataError(f"{setting}: standard input is empty; {_ADVICE}")
+        path = folder / f"{digest.hexdigest()}.txt"
+        part.replace(path)
+    except OSError as error:
+        raise DataError(
+            f"data.cache_dir: cannot keep standard input in {str(folder)!r}: {error.strerror or error}; "
+            "make room there, or name another folder with data.cache_dir"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+    return path
+
+
+def _read(stream: io.BufferedIOBase, setting: str) -> bytes:
+    try:
+        return stream.read1(_CHUNK_BYTES)  # read would ask a terminal for a second Ctrl-D
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{setting}: cannot read standard input: {reason}; {_ADVICE}") from error
