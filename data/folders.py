@@ -96,7 +96,7 @@ class Search:
         return None
 
     def _folders_below(self, folder: Path) -> list[Path]:
-        """The folder and all in it that may be entered, none twice: what links cannot do here, mounts can."""
+        """The folder and all in it that may be entered, none twice: junctions and mounts may lead in a circle."""
         found, left, seen = [], [folder], set()
         while left:
             inner = left.pop()

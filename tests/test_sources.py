@@ -314,7 +314,7 @@ def test_what_may_not_be_read_in_a_folder_is_named(
     (public_folder / closed).chmod(0)
     request.getfixturevalue("ordinary_user")
     with pytest.raises(DataError, match=rf"^data\.source: cannot read '.*{closed}': Permission denied"):
-        resolve(f"{public_folder}{pattern}")
+        resolve(f"{public_folder}{pattern}", cache_dir=str(public_folder / "cache"))
 
 
 def test_other_kinds_of_addresses_are_refused() -> None:

@@ -23,7 +23,13 @@ def run(folder: Path, *, stdin: int | None = None, content: bytes | None = None,
     if close:
         command = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
     return subprocess.run(
-        command, cwd=Path(__file__).parent.parent, stdin=stdin, input=content, capture_output=True, check=False
+        command,
+        cwd=Path(__file__).parent.parent,
+        stdin=stdin,
+        input=content,
+        capture_output=True,
+        check=False,
+        timeout=60,  # seconds; it must not wait for more than it gets
     )
 
 
