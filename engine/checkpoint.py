@@ -79,6 +79,7 @@ class ProgressPart(Part):
     train_loss_at_best: float
     evaluations_since_best: int = Field(ge=0)
     overfitting_said: bool
+    overflows: int = Field(0, ge=0)
     losses: LossPart
     file_sizes: dict[str, int]
 
@@ -108,6 +109,7 @@ class Content(Part):
     optimizers: list[OptimizerPart]
     scaler: dict[str, float | int]
     generators: dict[str, Tensor]
+    world_size: int = Field(1, ge=1)
 
 
 @dataclass
@@ -123,6 +125,7 @@ class Checkpoint:
     optimizers: list[dict[str, Any]] = field(default_factory=list)
     scaler: dict[str, Any] = field(default_factory=dict)
     generators: dict[str, Tensor] = field(default_factory=dict)
+    world_size: int = 1  # processes that trained together
     path: Path | None = None  # where it was loaded from
 
     @property
