@@ -102,10 +102,11 @@ def _check_tokens(path: Path, dtype: np.dtype[np.unsignedinteger[Any]]) -> tuple
 
 
 def _remove_stale(cache: Path) -> None:
-    for left in cache.glob(".part-*"):
+    """Remove what killed processes left half-made: folders of tokens, downloads, copies of standard input."""
+    for left in (*cache.glob(".part-*"), *cache.glob("*/.part-*")):
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(left)
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def install(made: Path, folder: Path) -> None:

@@ -99,8 +99,11 @@ class Tokenizer(ABC):
 
         Characters that the vocabulary lacks raise `DataError`, or are left out where `drop_unknown`.
         """
-        for text in normalized(chunks, self.unicode):
-            yield self._encode(self._without_missing(text) if drop_unknown else text)
+        texts = normalized(chunks, self.unicode)
+        yield from self._encode_chunks(map(self._without_missing, texts) if drop_unknown else texts)
+
+    def _encode_chunks(self, chunks: Iterable[str]) -> Iterator[TokenArray]:
+        return map(self._encode, chunks)
 
     def encode_lines(self, chunks: Iterable[str], *, drop_unknown: bool = False) -> Iterator[TokenArray]:
         """The ids of every line that is not blank, without its newline, each followed by `end_id`.
@@ -297,7 +300,13 @@ def tokenizer_from_json(text: str, where: str) -> Tokenizer:
     if fields.get("kind") == ByteTokenizer.kind:
         _expect_keys(fields, set(), set(), where)
         return ByteTokenizer(unicode=fields.get("unicode", "none"))
-    raise DataError(f"{where}: kind must be char or byte, found {_excerpt(fields.get('kind'))}")
+    if str(fields.get("kind")).startswith(("bpe", "tiktoken:")):
+        from data.bpe import bpe_from_fields  # which stands on this file
+
+        _expect_keys(fields, {"tokens", "pattern", "end_id"}, set(), where)
+        return bpe_from_fields(fields, where)
+    found = _excerpt(fields.get("kind"))
+    raise DataError(f"{where}: kind must be char, byte, bpe or tiktoken:NAME, found {found}")
 
 
 def _char_tokenizer(fields: dict[str, Any], where: str) -> CharTokenizer:

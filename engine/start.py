@@ -16,7 +16,7 @@ from engine.processes import Processes
 from engine.run_folder import find_run
 from engine.runtime import Runtime
 from engine.tracking import Console
-from errors import CheckpointError, ConfigError
+from errors import CheckpointError, ConfigError, DataError
 from model import count_parameters
 
 # What a resumed run cannot change: its weights, its optimizer or its draws depend on it.
@@ -71,14 +71,24 @@ def prepare_text(config: Config, origin: Checkpoint | None, processes: Processes
     Raises `UserError` where the text does not suit the settings, or is not the same for all processes.
     """
     tokenizer = origin.tokenizer if origin is not None and config.train.init_from is not None else None
+    named = [*as_list(config.data.source), *as_list(config.data.val_source)]
+    if not processes.is_alone and "-" in named:
+        raise DataError(
+            "data.source: standard input (-) reaches only one of several processes; save the text to a file"
+        )
+    processes.agree_on("the settings are not the same", sha256(config_to_yaml(config).encode()).hexdigest())
     prepared = processes.first_on_each_machine(
         lambda: prepare(config.data, report=console.say, show_progress=console.shows_bar, tokenizer=tokenizer)
     )
-    processes.agree_on("the settings are not the same", sha256(config_to_yaml(config).encode()).hexdigest())
     processes.agree_on("the text is not the same", prepared.fingerprint)
     check_long_enough(prepared, config.model.context_length)
     check_prompt(config, prepared)
     return prepared
+
+
+def as_list(setting: str | list[str] | None) -> list[str]:
+    """What a setting names, one or several or nothing."""
+    return [setting] if isinstance(setting, str) else setting or []
 
 
 def resolved(config: Config, prepared: PreparedData, runtime: Runtime) -> Config:

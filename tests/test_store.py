@@ -130,10 +130,15 @@ def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> No
     for left in (old, recent):
         left.mkdir()
         (left / TOKENS_FILE).write_bytes(np.zeros(4, dtype=np.uint8).tobytes())
+    download = tmp_path / "downloads" / ".part-old"
+    download.parent.mkdir()
+    download.write_bytes(b"half of it")
     two_days_ago = time.time() - 48 * 3600
-    os.utime(old, (two_days_ago, two_days_ago))
+    for left in (old, download):
+        os.utime(left, (two_days_ago, two_days_ago))
     write(tmp_path)
     assert not old.exists()
+    assert not download.exists()
     assert recent.exists()
 
 

@@ -473,7 +473,7 @@ class TestContinuingAModel:
     """train.init_from: the weights and the tokenizer of one run, the text of another."""
 
     NEW = ENGLISH.replace("fox", "fox\u00e9").replace("dog", "DOG")
-    MORE = ("data.source=new.txt", *TINY, "train.max_steps=4", "train.eval_interval=2", "train.init_from=runs/base")
+    MORE = ("data.source=new.txt", *TINY, "train.max_steps=4", "train.keep_checkpoints=9", "train.init_from=runs/base")
 
     @pytest.fixture
     def here(self, here: Path, home: Path) -> Path:
