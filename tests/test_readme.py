@@ -1,5 +1,7 @@
 """The README's commands, all of them, run as they stand there (with a tiny model and few steps)."""
 
+import gzip
+import io
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -35,8 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A place like the checkout, with the files that the README talks about."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "config").symlink_to(ROOT / "config")
-    for name in ("novel.txt", "letters.txt", "other.txt", "input.txt"):
+    for name in ("novel.txt", "letters.txt", "other.txt", "input.txt", "names.txt", "books/1.txt", "chats/a/b.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(ENGLISH, encoding="utf-8")
+    with gzip.open(folder / "dump.txt.gz", "wt", encoding="utf-8") as dump:
+        dump.write(ENGLISH)
     (folder / "start.txt").write_text("import ", encoding="utf-8")
     return folder
 
@@ -48,6 +53,10 @@ def test_a_command_of_the_readme_works(
     if line.startswith(NOT_HERE):
         return
     monkeypatch.chdir(folder)
+    if " | " in line:
+        files, line = line.removeprefix("cat ").split(" | ")
+        content = "".join((folder / name).read_text(encoding="utf-8") for name in files.split())
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode()), encoding="utf-8"))
     words = shlex.split(line)
     assert words[0] == "python", f"a command that this test does not know: {line}"
     script, arguments = words[1], words[2:]

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-
 from conftest import Tiny
+
 from engine.processes import Processes
 from engine.start import inherit, load_base, prepare_text, report_changes
 from engine.tracking import Console
