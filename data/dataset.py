@@ -97,7 +97,8 @@ def sample_batch(
 ) -> Batch:
     """Random windows of the split: idx and targets, (B, T), int64. Only `generator` decides which.
 
-    All `batch_size` of them are drawn, and those in `rows` read: what one process takes of a common batch. The split must be longer than `context_length` (`check_long_enough`).
+    All `batch_size` of them are drawn, and those in `rows` read: what one process takes of a common batch. The split
+    must be longer than `context_length` (`check_long_enough`).
     """
     starts = draw_starts(generator, len(split) - context_length, batch_size)[rows]
     return windows_at(split, starts, context_length)

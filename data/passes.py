@@ -126,8 +126,9 @@ def survey(corpus: Corpus, report: Report, *, show_progress: bool) -> Survey:
 
     what = "learning" if corpus.given is None and corpus.config.tokenizer == "bpe" else "characters"
     with progress(what, [text.source for text in corpus.texts], show_progress) as advance:
-        tokenizer = _byte_pairs(corpus, counted(corpus.train, advance))
-        for _ in counted(corpus.texts if tokenizer is None else corpus.val, advance):
+        to_train = counted(corpus.train, advance)
+        tokenizer = _byte_pairs(corpus, to_train)
+        for _ in itertools.chain(to_train, counted(corpus.val, advance)):  # what has not been read by now
             pass
     _tell_line_ends(with_other_ends, report)
     num_chars, num_bytes = counts.num_chars, counts.num_bytes
@@ -211,19 +212,17 @@ def _ids(corpus: Corpus, texts: list[Text], tokenizer: Tokenizer, advance: Advan
 
 
 def _byte_pairs(corpus: Corpus, chunks: Iterator[str]) -> Tokenizer | None:
-    """The vocabulary of byte pairs that the settings ask for, learnt from the chunks or published; None for others.
-
-    Only what is to be learnt from is read.
-    """
+    """The vocabulary of byte pairs that the settings ask for, learnt from the chunks or published; None for others."""
     config = corpus.config
     if corpus.given is not None or config.tokenizer in (CharTokenizer.kind, ByteTokenizer.kind):
         return None
-    from data.bpe import published, train_bpe  # imports tiktoken, which characters and bytes do without
-
     if config.tokenizer != "bpe":
-        return published(config.tokenizer, unicode=config.unicode)
-    num_bytes = sum(text.source.size for text in corpus.train)
-    return train_bpe(chunks, config.bpe_vocab_size, unicode=config.unicode, num_bytes=num_bytes)
+        from data.published import tiktoken_tokenizer  # imports tiktoken, which characters and bytes do without
+
+        return tiktoken_tokenizer(config.tokenizer.removeprefix("tiktoken:"), unicode=config.unicode)
+    from data.bpe import train_bpe
+
+    return train_bpe(chunks, config.bpe_vocab_size, unicode=config.unicode)
 
 
 def _tokenizer(corpus: Corpus, counts: CharacterCounts, report: Report) -> Tokenizer:
