@@ -8,7 +8,9 @@ import torch
 
 from data.dataset import open_split, sample_batch
 from engine.checkpoint import load_checkpoint, save_checkpoint
-from engine.state import LossWatch, Progress
+from engine.processes import Processes
+from engine.runtime import choose_runtime
+from engine.state import LossWatch, Progress, TrainingState
 from errors import CheckpointError
 
 SIZES = {"metrics": 10, "samples": 20}
@@ -101,6 +103,43 @@ def test_a_run_from_before_it_needed_scaling_is_resumed_with_it(tiny):
     again.scaler = torch.amp.GradScaler("cpu")
     again.restore(load_checkpoint(tiny.folder / "b.pt"))
     assert again.scaler.state_dict() == resumed.scaler.state_dict()
+
+
+def test_the_scaler_goes_on_where_it_was(tiny):
+    """Its scale and the steps since it last grew decide which of the next gradients overflow."""
+    whole = tiny.state(*HARD)
+    whole.scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
+    losses = tiny.train(whole, 7)
+    parts = tiny.state(*HARD)  # which seeds the generators anew
+    parts.scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
+    resumed_losses = tiny.train(parts, 4)
+    save_checkpoint(tiny.folder / "step.pt", parts.checkpoint(SIZES))
+    parts = tiny.state(*HARD)
+    parts.scaler = torch.amp.GradScaler("cpu", growth_interval=3)
+    parts.restore(load_checkpoint(tiny.folder / "step.pt"))
+    resumed_losses += tiny.train(parts, 3)
+    assert whole.scaler.get_scale() == 16.0, "it has grown on both sides of the break"
+    assert parts.scaler.state_dict() == whole.scaler.state_dict()
+    assert torch.equal(torch.stack(losses), torch.stack(resumed_losses))
+    assert_same_state(whole, parts)
+
+
+def test_a_checkpoint_of_several_processes_is_for_as_many(tiny):
+    checkpoint = tiny.state().checkpoint(SIZES)
+    checkpoint.world_size = 2
+    with pytest.raises(CheckpointError, match=r"was trained by 2 processes, and now there are 1"):
+        tiny.state().restore(checkpoint)
+
+
+def test_other_processes_have_the_weights_and_batches_of_the_main_one_but_their_own_dropout(tiny):
+    config = tiny.config(*HARD)
+    states, dropout = [], []
+    for rank in (0, 1):
+        places = Processes(rank=rank, local_rank=rank, world_size=2, local_world_size=2)
+        states.append(TrainingState(config, tiny.prepared(config), choose_runtime(config.runtime, 0), places))
+        dropout.append(torch.get_rng_state())
+    assert_same_state(*states)
+    assert not torch.equal(*dropout)
 
 
 def test_another_text_is_refused_by_the_setting_that_names_it(tiny):

@@ -469,6 +469,23 @@ def test_the_speed_after_a_resume_counts_the_steps_of_this_process_only(here: Pa
     assert metrics(here / "runs" / "a")[-1]["perf/tokens_per_second"] < 4 * max(speeds)
 
 
+@pytest.mark.parametrize("last_kept", [0, 1, 3, 4, 5])
+def test_from_whichever_step_a_run_goes_on_it_ends_the_same(here: Path, home: Path, last_kept: int) -> None:
+    """At an evaluation (3), before and after it, and at the very beginning; with dropout and accumulation."""
+    every_step = (*BASE, "train.eval_interval=3", "train.checkpoint_interval=1", "train.sample_prompt=the", "--quiet")
+    train.main([*every_step, "name=whole"])
+    parts = copy_of(here / "runs" / "whole", "parts")
+    for step in range(last_kept + 1, 7):
+        checkpoint_file(parts, step).unlink()
+    shutil.rmtree(here / "data", ignore_errors=True)
+    torch.manual_seed(99)  # what this process did before counts for nothing
+    train.main(["--resume", str(parts), "--quiet"])
+    assert_equal_states(read_checkpoint(here / "runs" / "whole", 6), read_checkpoint(parts, 6))
+    assert without_speed(metrics(here / "runs" / "whole")) == without_speed(metrics(parts))
+    for file in ("samples.txt", "best.json"):
+        assert (here / "runs" / "whole" / file).read_bytes() == (parts / file).read_bytes()
+
+
 class TestContinuingAModel:
     """train.init_from: the weights and the tokenizer of one run, the text of another."""
 
