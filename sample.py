@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from data.sources import local_path
-from engine.run_folder import write_text
+from engine.files import write_text
 from errors import ArgumentParser, DataError, UserError, command_boundary, run_command
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ from contextlib import nullcontext
 from config.load import config_to_yaml
 from data.sources import local_path
 from engine.command_line import Order, command, read_command_line
-from engine.run_folder import RunFolder, create_run
+from engine.lock import RunLock
+from engine.new_run import create_run
+from engine.run_folder import RunFolder
 from errors import EXIT_INTERRUPTED, UserError, command_boundary, run_command
 
 if __name__ == "__main__":
@@ -29,12 +31,12 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from data.dataset import open_split, sample_batch
-from engine.checkpoint import load_checkpoint, save_to_run
+from engine.checkpoint import finish_save, go_back, load_checkpoint, save_to_run
 from engine.dashboard import start_dashboard, wandb_mode
 from engine.ending import going_on, say_goodbye
 from engine.generation import SamplingSettings, generate, sample_generator
 from engine.optim import rate_factor
-from engine.processes import gathers_only, processes_from_environment
+from engine.processes import Processes, gathers_only, processes_from_environment
 from engine.runtime import choose_device, choose_runtime, compile_model
 from engine.start import describe, inherit, load_base, prepare_text, report_changes, resolved
 from engine.state import TrainingState
@@ -48,13 +50,21 @@ DRY_RUN_STEPS = 3  # timed for the estimate
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command: from the order to the trained run."""
+    """The command: what was asked for, by the only one that trains in its run folder."""
     order = read_command_line(arguments)
     processes = processes_from_environment()
     console = Console(quiet=order.quiet, silent=not processes.is_main)
+    with RunLock(console.warn) as lock:
+        if order.resumed is not None and processes.is_main and not order.dry_run:
+            lock.take(order.resumed.path)
+        return set_out(order, processes, console, lock)
+
+
+def set_out(order: Order, processes: Processes, console: Console, lock: RunLock) -> int:
+    """From the order to the state that a run starts with, and on to its end; the exit code."""
     config, resumed, base = order.config, None, None
-    if order.checkpoint is not None:
-        resumed = load_checkpoint(order.checkpoint)
+    if order.resumed is not None:
+        resumed = load_checkpoint(order.checkpoint or order.resumed.find("last"), offer=order.resume_instead)
         report_changes(resumed.config, config, console.say)
     elif config.train.init_from is not None:
         base = load_base(config.train.init_from)
@@ -74,10 +84,10 @@ def main(arguments: Sequence[str]) -> int:
                 state.start_from(base)
             file_sizes = resumed.progress["file_sizes"] if resumed else None
             del resumed, base  # the state has its own copy
-            return carry_out(order, Trainer(state, console), file_sizes)
+            return carry_out(order, Trainer(state, console), file_sizes, lock)
 
 
-def carry_out(order: Order, trainer: "Trainer", file_sizes: dict[str, int] | None) -> int:
+def carry_out(order: Order, trainer: "Trainer", file_sizes: dict[str, int] | None, lock: RunLock) -> int:
     """Do what was asked for; the exit code. `file_sizes` are those of a run that is resumed."""
     state, config = trainer.state, trainer.config
     is_main = state.processes.is_main
@@ -90,11 +100,14 @@ def carry_out(order: Order, trainer: "Trainer", file_sizes: dict[str, int] | Non
     run = order.resumed
     if run is not None and state.is_finished():
         if is_main:
+            finish_save(run, vars(state.progress), keep=config.train.keep_checkpoints)
             more = command("train.py", "--resume", run.path, *going_on(state))
             print(f"{run.path}: finished already at step {state.progress.step}; to go on: {more}")
         return 0
     if run is None and is_main:
-        run = create_run(local_path(config.runs_dir), config.name, order.stem, overwrite=order.overwrite)
+        run = create_run(local_path(config.runs_dir), config.name, order.stem, overwrite=order.overwrite, lock=lock)
+    elif run is not None and is_main:
+        go_back(run, vars(state.progress), trainer.console.warn)
     exit_code = trainer.run(run if is_main else None, file_sizes=file_sizes)
     if run is not None and is_main:
         say_goodbye(run, state)

@@ -5,14 +5,11 @@ How its parts came to be (optimizers, generators, tokens) and which files a run 
 
 import math
 import os
-import pickle
 import re
-import struct
-import zipfile
-import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,30 +19,16 @@ from config.load import config_from_dict, config_to_dict
 from config.schema import Config
 from data.sources import shown_path
 from data.tokenizer import Tokenizer, tokenizer_from_json
-from engine.run_folder import Best, RunFolder, checkpoint_files, replacing
+from engine.archive import DamagedError, read_archive
+from engine.files import replacing
+from engine.run_folder import Best, RunFolder, checkpoint_files
 from errors import CheckpointError, UserError
 from model import GPT, count_parameters
 
 FORMAT = 1
 KIND = "tiny-gpt checkpoint"
 WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")  # what DistributedDataParallel and torch.compile put before names
-# Everything that zipfile and torch.load raise for files that are cut short, damaged, or not checkpoints at all.
-LOAD_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    pickle.UnpicklingError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    ImportError,
-    MemoryError,
-)
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Part(BaseModel):
@@ -58,26 +41,26 @@ class DataPart(Part):
     """Plain facts of the prepared text."""
 
     fingerprint: str
-    num_documents: int = Field(ge=1)
-    start_id: int = Field(ge=0)
+    num_documents: Annotated[Count, Field(ge=1)]
+    start_id: Count
 
 
 class LossPart(Part):
     """The running sum of losses since they were last shown."""
 
     sum: float
-    steps: int = Field(ge=0)
+    steps: Count
 
 
 class ProgressPart(Part):
     """How far the run had come."""
 
-    step: int = Field(ge=0)
+    step: Count
     seconds: float = Field(ge=0, allow_inf_nan=False)
-    best_step: int | None = Field(ge=0)
+    best_step: Count | None
     best_val_loss: float
     train_loss_at_best: float
-    evaluations_since_best: int = Field(ge=0)
+    evaluations_since_best: Count
     overfitting_said: bool
     overflows: int = Field(0, ge=0)
     losses: LossPart
@@ -100,7 +83,7 @@ class OptimizerPart(Part):
 class Content(Part):
     """The whole file, but for what marks it as ours. Config and tokenizer have readers of their own."""
 
-    step: int = Field(ge=0)
+    step: Count
     config: dict[str, Any]
     tokenizer: str
     model: dict[str, Tensor]
@@ -191,14 +174,58 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         os.fsync(file.fileno())
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
+class UnusableError(CheckpointError):
+    """A checkpoint that is not as it was written. Another one may be."""
+
+
+def name_instead(whole: Path) -> str:
+    """What to do where another checkpoint is whole, in the words that fit every command."""
+    return f"the newest whole one is {shown_path(whole)}: name it instead, as RUN or with --checkpoint"
+
+
+def load_checkpoint(path: Path, *, offer: Callable[[Path], str] = name_instead) -> Checkpoint:
     """Read a checkpoint onto the CPU, executing nothing that the file may hold.
 
-    Raises `CheckpointError` for everything that `save_checkpoint` has not written as it is now.
+    Raises `CheckpointError` for everything that `save_checkpoint` has not written as it is now. Where another one
+    beside it is whole, it says so in the words that `offer` has for the newest of them.
     """
+    try:
+        return read_checkpoint(path)
+    except UnusableError as error:
+        whole = newest_whole(path)
+        raise CheckpointError(f"{error}; {nothing_beside(path) if whole is None else offer(whole)}") from error
+
+
+def newest_whole(path: Path) -> Path | None:
+    """The newest of the other checkpoints in the folder that can be used, if any."""
+    for other in reversed(checkpoint_files(path.parent)):
+        if other != path and is_whole(other):
+            return other
+    return None
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a checkpoint can be used."""
+    try:
+        read_checkpoint(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def nothing_beside(path: Path) -> str:
+    """Why no other checkpoint is offered."""
+    others = [other.name for other in checkpoint_files(path.parent) if other != path]
+    if not others:
+        return "there is no other beside it"
+    return f"nor can another one beside it be used ({', '.join(reversed(others))})"
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint. Raises `UnusableError` where it is not as it was written, `CheckpointError` for other formats."""
     content = read_content(path)
     if not isinstance(content, dict) or not isinstance(content.get("kind"), str) or content["kind"] != KIND:
-        raise CheckpointError(f"{shown_path(path)}: not a checkpoint of this program; {other_checkpoints(path)}")
+        raise UnusableError(f"{shown_path(path)}: not a checkpoint of this program")
     if type(content.get("format")) is not int or content["format"] != FORMAT:
         raise CheckpointError(
             f"{shown_path(path)}: format {content.get('format')!r:.40}, but this version reads {FORMAT}; "
@@ -215,48 +242,29 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise CheckpointError(wrong_part(path, fault)) from error
+        raise UnusableError(wrong_part(path, fault)) from error
     except (ValueError, UserError) as error:
-        raise CheckpointError(wrong_part(path, str(error).removeprefix(f"{shown_path(path)}: "))) from error
+        raise UnusableError(wrong_part(path, str(error).removeprefix(f"{shown_path(path)}: "))) from error
     return checkpoint
 
 
 def read_content(path: Path) -> Any:
-    """What the file holds, of whatever kind that is. Raises `CheckpointError` where it is damaged."""
+    """What the file holds, of whatever kind that is. Raises `UnusableError` where it is damaged."""
     try:
-        with path.open("rb") as file:
-            check_whole(file)
-            file.seek(0)
-            return torch.load(file, map_location="cpu", weights_only=True)
+        return read_archive(path)
     except OSError as error:
-        raise CheckpointError(f"{shown_path(path)}: {error.strerror or error}; {other_checkpoints(path)}") from error
-    except LOAD_ERRORS as error:
-        raise CheckpointError(
-            f"{shown_path(path)}: damaged, or not a checkpoint of this program; {other_checkpoints(path)}"
-        ) from error
-
-
-def check_whole(file: BinaryIO) -> None:
-    """Raise `BadZipFile` where a byte has changed since it was written.
-
-    torch.load does not compare the checksums that torch.save writes, and would take damaged weights for good. Nor
-    does it write compressed files, of which a small one could fill the memory.
-    """
-    with zipfile.ZipFile(file) as archive:
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-            raise zipfile.BadZipFile("compressed")
-        damaged = archive.testzip()
-        if damaged is not None:
-            raise zipfile.BadZipFile(damaged)
+        raise UnusableError(f"{shown_path(path)}: {error.strerror or error}") from error
+    except DamagedError as error:
+        raise UnusableError(f"{shown_path(path)}: damaged, or not a checkpoint of this program") from error
 
 
 def check_parts(content: Content) -> None:
     """Raise `ValueError` for tensors that are no plain ones of their kind, and for steps that differ."""
     for name, weight in content.model.items():
-        if weight.layout != torch.strided or not weight.is_contiguous() or not weight.is_floating_point():
+        if not weight.is_floating_point():
             raise ValueError(f"model: {name!r} is not a plain tensor of floats")
     for name, state in content.generators.items():
-        if state.dtype != torch.uint8 or state.dim() != 1 or not state.is_contiguous():
+        if state.dtype != torch.uint8 or state.dim() != 1:
             raise ValueError(f"generators: {name!r} is not the state of one")
     if content.progress.step != content.step:
         raise ValueError(f"step {content.step}, but progress.step {content.progress.step}")
@@ -265,23 +273,42 @@ def check_parts(content: Content) -> None:
 
 
 def wrong_part(path: Path, fault: str) -> str:
-    return f"{shown_path(path)}: not as it was written ({'; '.join(fault.splitlines())}); {other_checkpoints(path)}"
-
-
-def other_checkpoints(path: Path) -> str:
-    """What to try instead of a file that cannot be used."""
-    others = [other.name for other in checkpoint_files(path.parent) if other != path]
-    if not others:
-        return "there is no other beside it"
-    return f"others in {shown_path(path.parent)}: {', '.join(reversed(others))}"
+    return f"{shown_path(path)}: not as it was written ({'; '.join(fault.splitlines())})"
 
 
 def save_to_run(run: RunFolder, checkpoint: Checkpoint, *, keep: int) -> Path:
     """Write a checkpoint into its run, note which is the best so far, and drop what need not be kept."""
     path = run.checkpoint_file(checkpoint.step)
     save_checkpoint(path, checkpoint)
-    best_step = checkpoint.progress["best_step"]
-    # Noted at every save: whoever was killed between a best checkpoint and this note does it at the next one.
-    run.note_best(None if best_step is None else Best(best_step, checkpoint.progress["best_val_loss"]))
-    run.thin_out(keep, last_step=checkpoint.step)
+    finish_save(run, checkpoint.progress, keep=keep)
     return path
+
+
+def finish_save(run: RunFolder, progress: Mapping[str, Any], *, keep: int) -> None:
+    """What follows on a save, also where the process was killed before it came to that."""
+    run.clear_leftovers()
+    run.note_best(best_of(progress))
+    run.thin_out(keep)
+
+
+def best_of(progress: Mapping[str, Any]) -> Best | None:
+    """The best evaluation of the run so far."""
+    return None if progress["best_step"] is None else Best(progress["best_step"], progress["best_val_loss"])
+
+
+def go_back(run: RunFolder, progress: Mapping[str, Any], report: Callable[[str], None]) -> None:
+    """Make the checkpoint of that progress the last one of its run. Later ones are set aside, which is said.
+
+    The best stays the best, also where it was set aside, until an evaluation is as good. One that is damaged does not.
+    """
+    later = run.later_than(progress["step"])
+    best = run.known_best()
+    if best is not None and run.file_of(best) in later and not is_whole(run.file_of(best)):
+        run.best_file.unlink(missing_ok=True)
+    aside = [run.set_aside(path).name for path in later]
+    run.note_best(best_of(progress))
+    if aside:
+        report(
+            f"back     to step {progress['step']}: what came later is kept as {', '.join(aside)}; "
+            "metrics.jsonl and samples.txt are cut back"
+        )

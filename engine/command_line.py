@@ -14,8 +14,10 @@ from pathlib import Path
 
 from config.load import describe_settings, is_override, load_config
 from config.schema import Config
-from data.sources import local_path
-from engine.run_folder import RunFolder, check_name, find_run
+from data.sources import local_path, shown_path
+from engine.lock import check_free
+from engine.new_run import check_name
+from engine.run_folder import RunFolder, checkpoint_files, find_run
 from errors import ArgumentParser, UserError
 
 ROOT = Path(__file__).resolve().parents[1]  # where the commands are
@@ -29,10 +31,16 @@ class Order:
     config: Config
     stem: str  # names the run where the config does not
     resumed: RunFolder | None
-    checkpoint: Path | None  # to resume from
+    checkpoint: Path | None  # to resume from, where one was named: which is the last may change until it is locked
+    overrides: tuple[str, ...]  # as they were given
     overwrite: bool
     dry_run: bool
     quiet: bool
+
+    def resume_instead(self, checkpoint: Path) -> str:
+        """What to do where another checkpoint than the one to resume from can be used."""
+        resume = command("train.py", "--resume", checkpoint, *self.overrides)
+        return f"go on from the newest whole one: {resume}"
 
 
 def read_command_line(arguments: Sequence[str]) -> Order:
@@ -57,9 +65,9 @@ def read_command_line(arguments: Sequence[str]) -> Order:
             surplus = options.recipe or "--overwrite"
             raise UserError(f"command line: --resume goes on with the run's own settings, so {surplus} must go")
         run, checkpoint = find_run(options.resume)
-        if not run.config_file.is_file():
-            raise UserError(f"--resume {options.resume}: the checkpoint does not lie in the folder of a run")
-        checkpoint = checkpoint or run.find("last")
+        check_resumable(run, options.resume)
+        if not options.dry_run and os.environ.get("RANK", "0") == "0":  # torchrun's first process locks it for all
+            check_free(run.path)
         recipe = run.config_file
     config = load_config(recipe, overrides)
     if options.overwrite and config.name is None:
@@ -71,10 +79,25 @@ def read_command_line(arguments: Sequence[str]) -> Order:
         stem=recipe.stem,
         resumed=run,
         checkpoint=checkpoint,
+        overrides=tuple(overrides),
         overwrite=options.overwrite,
         dry_run=options.dry_run,
         quiet=options.quiet,
     )
+
+
+def check_resumable(run: RunFolder, given: str) -> None:
+    """Raise `UserError` where a run has no checkpoint to resume from, or no settings."""
+    if run.config_file.is_file():
+        run.find("last")
+    elif checkpoint_files(run.checkpoints):
+        sample = command("sample.py", run.path)
+        raise UserError(
+            f"--resume {given}: {shown_path(run.config_file)} is missing, so that run cannot be resumed; "
+            f"put it back, or use what was trained as it is: {sample}"
+        )
+    else:
+        raise UserError(f"--resume {given}: the checkpoint does not lie in the folder of a run")
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

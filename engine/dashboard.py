@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 from config.load import config_to_dict
 from config.schema import Config
-from engine.run_folder import RunFolder, write_text
+from engine.files import write_text
+from engine.run_folder import RunFolder
 from errors import ConfigError
 
 MODES = {"offline": "offline", "dryrun": "offline", "online": "online", "run": "online", "disabled": "disabled"}

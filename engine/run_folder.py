@@ -1,15 +1,14 @@
-"""Run folders: created once, found again, and every file in them written whole or not at all.
+"""Run folders: what lies in them, what of it is kept, and how they are found again.
 
 What a checkpoint file holds is `engine.checkpoint`'s concern. No torch here: a mistyped run is reported at once.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import re
 import shutil
-import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,13 +16,16 @@ from pathlib import Path
 from config.load import config_to_yaml
 from config.schema import Config
 from data.sources import local_path, shown_path
-from errors import CheckpointError, ConfigError
+from engine.files import TEMPORARY_NAME, replacing, write_text
+from engine.lock import LOCK_NAME
+from errors import CheckpointError
 
 CHECKPOINT_NAME = re.compile(r"step_[0-9]{8,}\.pt")
-STALE_SECONDS = 3600  # a temporary file of this age was left behind by a process that was killed
-TEMPORARY_NAME = re.compile(r"\..*\.[0-9]+\.tmp")
-# What --overwrite may delete.
+# Later ones, when a run has gone back to an earlier one: kept, but no longer its last.
+SET_ASIDE_NAME = re.compile(r"step_[0-9]{8,}\.old(-[0-9]+)?\.pt")
+# All that a run leaves.
 RUN_PARTS = {
+    LOCK_NAME,
     "config.yaml",
     "tokenizer.json",
     "metrics.jsonl",
@@ -35,54 +37,13 @@ RUN_PARTS = {
 }
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise.
-
-    Raises `CheckpointError` where the disk refuses; what stood at `path` is then still there. A link stays one.
-    """
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            yield temporary
-            temporary.replace(target)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise CheckpointError(
-            f"{shown_path(path)}: could not be written: {error.strerror or error}; what was there before is untouched"
-        ) from error
-    sync_folder(target.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` survive a power cut, where the system lets folders be synced."""
-    if os.name != "posix":
-        return
-    with contextlib.suppress(OSError):  # some file systems do not; the rename itself has succeeded
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a small text file atomically."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 @dataclass(frozen=True)
 class Best:
     """The best evaluation of a run."""
 
     step: int
     val_loss: float  # nats per token
+    file: str | None = None  # its name, where it was set aside
 
 
 @dataclass(frozen=True)
@@ -119,12 +80,10 @@ class RunFolder:
         return self.checkpoints / f"step_{step:08d}.pt"
 
     def start(self, config: Config, tokenizer_json: str) -> None:
-        """Write what describes the run, before its first checkpoint, and clear away what a killed process left."""
+        """Write what describes the run, before its first checkpoint."""
+        self.clear_leftovers()
         try:
             self.checkpoints.mkdir(exist_ok=True)
-            for left in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
-                if time.time() - left.stat().st_mtime > STALE_SECONDS:  # a younger one may still be written
-                    left.unlink(missing_ok=True)
         except OSError as error:
             raise CheckpointError(
                 f"{shown_path(self.checkpoints)}: {error.strerror or error}; make it writable"
@@ -132,34 +91,82 @@ class RunFolder:
         write_text(self.config_file, config_to_yaml(config))
         write_text(self.tokenizer_file, tokenizer_json)
 
+    def clear_leftovers(self) -> None:
+        """Delete what a killed process had half written. The run is locked: nobody else is writing these files."""
+        for left in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
+            name = TEMPORARY_NAME.fullmatch(left.name)
+            if name and (name["target"] in {*RUN_PARTS, "run_id.txt"} or CHECKPOINT_NAME.fullmatch(name["target"])):
+                with contextlib.suppress(OSError):  # the next process tries again
+                    left.unlink()
+
     def note_best(self, best: Best | None) -> None:
-        """Record which checkpoint is the best; it is kept. Without one, or without its file, the last one counts."""
-        if best is not None and self.checkpoint_file(best.step).is_file():
-            write_text(self.best_file, json.dumps(asdict(best)) + "\n")
+        """Record which checkpoint is the best; it is kept. One that is better already stays the best.
+
+        Without any, or without its file, the last one counts.
+        """
+        known = self.known_best()
+        if known is not None and self.file_of(known).is_file() and (best is None or known.val_loss < best.val_loss):
+            return
+        if best is not None and self.file_of(best).is_file():
+            if best != known:
+                content = {name: value for name, value in asdict(best).items() if value is not None}
+                write_text(self.best_file, json.dumps(content) + "\n")
         else:
             self.best_file.unlink(missing_ok=True)
 
-    def thin_out(self, keep: int, *, last_step: int) -> None:
-        """Drop all checkpoints but the best and the `keep` newest.
+    def known_best(self) -> Best | None:
+        """The same as `best`, and None where the note is damaged: to write it anew."""
+        try:
+            return self.best()
+        except CheckpointError:
+            return None
 
-        Those later than `last_step` go first: the run was resumed from an earlier one and makes them anew.
-        """
-        best = self.best()
-        files = checkpoint_files(self.checkpoints)
-        abandoned = [path for path in files if step_of(path) > last_step]
-        for path in [*abandoned, *files[: len(files) - len(abandoned)][:-keep]]:
-            if best is None or path != self.checkpoint_file(best.step):
+    def file_of(self, best: Best) -> Path:
+        """Where the checkpoint of the best evaluation lies."""
+        return self.checkpoint_file(best.step) if best.file is None else self.checkpoints / best.file
+
+    def thin_out(self, keep: int) -> None:
+        """Drop all checkpoints but the best and the `keep` newest. What was set aside stays."""
+        best = self.known_best()
+        for path in checkpoint_files(self.checkpoints)[:-keep]:
+            if best is None or path != self.file_of(best):
                 with contextlib.suppress(OSError):  # somebody reads it, on Windows: the next save tries again
                     path.unlink()
+
+    def later_than(self, step: int) -> list[Path]:
+        """The checkpoints that the run leaves behind when it goes back to a step."""
+        return [path for path in checkpoint_files(self.checkpoints) if step_of(path) > step]
+
+    def set_aside(self, path: Path) -> Path:
+        """Give a checkpoint another name, under which it is kept for good, and is the best if it was."""
+        numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+        names = (path.with_name(f"{path.stem}.old{number}.pt") for number in numbers)
+        aside = next(name for name in names if not os.path.lexists(name))
+        best = self.known_best()
+        try:
+            if best is not None and path == self.file_of(best):  # at every moment one of the names is there
+                copy_file(path, aside)
+                write_text(self.best_file, json.dumps(asdict(best) | {"file": aside.name}) + "\n")
+                path.unlink()
+            else:
+                path.rename(aside)
+        except OSError as error:
+            raise CheckpointError(
+                f"{shown_path(path)}: {error.strerror or error}; it must be renamed to go back to an earlier step"
+            ) from error
+        return aside
 
     def best(self) -> Best | None:
         """The best evaluation so far, or None before the first one."""
         try:
             content = json.loads(self.best_file.read_text(encoding="utf-8"))
-            return Best(int(content["step"]), float(content["val_loss"]))
+            file = content.get("file")
+            if file is not None and not SET_ASIDE_NAME.fullmatch(file):
+                raise ValueError(file)
+            return Best(int(content["step"]), float(content["val_loss"]), file)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
             raise CheckpointError(
                 f"{shown_path(self.best_file)}: damaged; delete it to go on with the last checkpoint as the best"
             ) from error
@@ -180,7 +187,7 @@ class RunFolder:
         best = self.best() if which == "best" else None  # a run goes on from its last one whatever best.json holds
         if best is None:
             return files[-1]
-        path = self.checkpoint_file(best.step)
+        path = self.file_of(best)
         if not path.is_file():
             raise CheckpointError(
                 f"{shown_path(path)}: the best checkpoint is missing; use --checkpoint last or {names_of(files)}"
@@ -202,87 +209,13 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.stem.removeprefix("step_"))
 
 
-def create_run(runs_dir: Path, name: str | None, stem: str, *, overwrite: bool) -> RunFolder:
-    """A new, empty run folder: `name`, or the first free one of `stem`, `stem-2`, `stem-3`, …
-
-    An explicit name that exists is a `ConfigError`, unless `overwrite` allows to delete that run.
-    """
+def copy_file(path: Path, copy: Path) -> None:
+    """The same file under a second name, or, where the file system knows no such thing, a copy of it."""
     try:
-        runs_dir.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise ConfigError(f"{shown_path(runs_dir)}: not a folder; choose another runs_dir=…") from error
-    except OSError as error:
-        raise ConfigError(refusal(runs_dir, error)) from error
-    path = runs_dir / (local_name(name) if name else stem)
-    try:
-        if name is None:
-            return RunFolder(first_free_folder(runs_dir, stem))
-        if overwrite and os.path.lexists(path):
-            delete_run(path)
-        path.mkdir()
-    except FileExistsError as error:
-        raise name_is_taken(path) from error
-    except OSError as error:
-        raise ConfigError(refusal(path, error)) from error
-    return RunFolder(path)
-
-
-def check_name(runs_dir: Path, name: str | None, *, overwrite: bool) -> None:
-    """Raise the `ConfigError` that `create_run` would raise for an explicit name, before any work is done."""
-    if name is not None and not overwrite and os.path.lexists(runs_dir / local_name(name)):
-        raise name_is_taken(runs_dir / local_name(name))
-
-
-def local_name(name: str) -> str:
-    """The name as the file system takes it, in UTF-8 whatever the locale."""
-    return os.fsdecode(name.encode("utf-8", "surrogateescape"))
-
-
-def name_is_taken(path: Path) -> ConfigError:
-    shown = shown_path(path)
-    return ConfigError(
-        f"{shown}: exists already; resume it (--resume {shown}), replace it (--overwrite), or choose another name=…"
-    )
-
-
-def refusal(path: Path, error: OSError) -> str:
-    return f"{shown_path(path)}: {error.strerror or error}; choose another runs_dir=…"
-
-
-def first_free_folder(runs_dir: Path, stem: str) -> Path:
-    number = 1
-    while True:
-        path = runs_dir / (stem if number == 1 else f"{stem}-{number}")
-        try:
-            path.mkdir()  # not exists(): of two processes that start at once, one gets the name
-        except FileExistsError:
-            number += 1
-        else:
-            return path
-
-
-def delete_run(path: Path) -> None:
-    """Delete a run, and refuse to delete anything in which there is more than a run."""
-    foreign = "it is a link" if path.is_symlink() else "it is not a folder" if not path.is_dir() else foreign_part(path)
-    if foreign is not None:
-        raise ConfigError(
-            f"{shown_path(path)}: not the folder of a run and nothing else ({foreign}), "
-            "so --overwrite leaves it alone; choose another name=…"
-        )
-    shutil.rmtree(path)
-
-
-def foreign_part(folder: Path) -> str | None:
-    """Why a folder is not a run's, or None where it is one, or empty."""
-    names = {path.name for path in folder.iterdir()}
-    if names and RunFolder(folder).config_file.name not in names:
-        return "it holds no config.yaml"
-    others = sorted(name for name in names - RUN_PARTS if not TEMPORARY_NAME.fullmatch(name))
-    checkpoints = RunFolder(folder).checkpoints
-    for path in sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []:
-        if not CHECKPOINT_NAME.fullmatch(path.name) and not TEMPORARY_NAME.fullmatch(path.name):
-            others.append(f"{checkpoints.name}/{path.name}")
-    return f"it holds {shown_path(Path(others[0]))}" if others else None
+        os.link(path, copy)
+    except OSError:
+        with replacing(copy) as temporary:
+            shutil.copyfile(path, temporary)
 
 
 def find_run(run: str | None, runs_dir: Path = Path("runs")) -> tuple[RunFolder, Path | None]:
@@ -296,8 +229,12 @@ def find_run(run: str | None, runs_dir: Path = Path("runs")) -> tuple[RunFolder,
     if path.is_file():
         return RunFolder(folder_of(path)), path
     folder = RunFolder(path)
-    if folder.config_file.is_file():
+    if folder.config_file.is_file() or checkpoint_files(folder.checkpoints):  # which hold the config, too
         return folder, None
+    if (path / LOCK_NAME).is_file():
+        raise CheckpointError(
+            f"{shown_path(path)}: ended before its first checkpoint; start that run again, with --overwrite"
+        )
     near = nearest_run(path, runs_dir)
     advice = f"did you mean {shown_path(near)}?" if near else "give a folder such as runs/NAME, or a checkpoint file"
     if path.is_dir():

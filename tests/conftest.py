@@ -14,8 +14,10 @@ from config.schema import Config
 from data.dataset import open_split, sample_batch
 from data.prepare import PreparedData, prepare
 from engine.checkpoint import save_to_run
+from engine.lock import RunLock
+from engine.new_run import create_run
 from engine.optim import rate_factor
-from engine.run_folder import RunFolder, create_run
+from engine.run_folder import RunFolder
 from engine.runtime import choose_runtime
 from engine.state import TrainingState
 from model import next_token_loss
@@ -82,7 +84,8 @@ class Tiny:
     def run(self, *overrides: str, name: str = "tiny") -> RunFolder:
         """A run with checkpoints of steps 1 and 2, of which the first is the best."""
         state = self.state(*overrides)
-        run = create_run(self.folder / "runs", name, "", overwrite=False)
+        with RunLock(print) as lock:
+            run = create_run(self.folder / "runs", name, "", overwrite=False, lock=lock)
         run.start(state.config, state.prepared.tokenizer.to_json())
         for val_loss in (2.5, 3.5):
             self.train(state, 1)

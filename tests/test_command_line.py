@@ -52,7 +52,7 @@ def test_the_last_of_two_settings_wins_over_the_recipe() -> None:
     assert order.dry_run
 
 
-def test_a_run_to_resume_brings_its_own_settings_and_its_last_checkpoint(tmp_path: Path) -> None:
+def test_a_run_to_resume_brings_its_own_settings(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "my run")
     run.checkpoints.mkdir(parents=True)
     run.config_file.write_text("seed: 7\n", encoding="utf-8")
@@ -61,7 +61,10 @@ def test_a_run_to_resume_brings_its_own_settings_and_its_last_checkpoint(tmp_pat
     order = read_command_line(["--resume", str(run.path), "train.max_steps=50"])
     assert (order.config.seed, order.config.train.max_steps) == (7, 50)
     assert order.resumed == run
-    assert order.checkpoint == run.checkpoint_file(20)
+    assert order.checkpoint is None, "the last, once it is locked"
+    named = read_command_line(["--resume", str(run.checkpoint_file(3)), "seed=1"])
+    assert named.checkpoint == run.checkpoint_file(3)
+    assert named.resume_instead(Path("a b.pt")).endswith("train.py --resume 'a b.pt' seed=1")
 
 
 @pytest.mark.parametrize("more", [["recipe.yaml"], ["--overwrite"]])

@@ -1,5 +1,6 @@
 """Run folders and the files in them: written whole or not at all, found again, and never deleted by mistake."""
 
+import errno
 import json
 import os
 import subprocess
@@ -10,23 +11,17 @@ import pytest
 
 from config.load import load_config
 from config.schema import Config
-from engine.run_folder import (
-    Best,
-    RunFolder,
-    checkpoint_files,
-    create_run,
-    find_run,
-    newest_run,
-    replacing,
-    write_text,
-)
-from errors import CheckpointError, ConfigError
+from engine.lock import LOCK_NAME, RunLock
+from engine.new_run import create_run
+from engine.run_folder import Best, RunFolder, checkpoint_files, find_run, newest_run
+from errors import CheckpointError
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def make_run(runs_dir: Path, name: str = "tiny", steps: tuple[int, ...] = (), best: int | None = None) -> RunFolder:
-    run = create_run(runs_dir, name, "", overwrite=False)
+    with RunLock(print) as lock:
+        run = create_run(runs_dir, name, "", overwrite=False, lock=lock)
     run.start(Config(), '{"a": 1}')
     for step in steps:
         run.checkpoint_file(step).write_bytes(b"")
@@ -42,131 +37,24 @@ def one_line(error: pytest.ExceptionInfo[BaseException]) -> bool:
     return len(str(error.value).splitlines()) == 1
 
 
-def test_a_file_is_replaced_only_when_the_block_ends_well(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old", encoding="utf-8")
-    for exception in (ValueError, KeyboardInterrupt, SystemExit):
-        with pytest.raises(exception), replacing(path) as temporary:  # noqa: PT012
-            temporary.write_text("half", encoding="utf-8")
-            assert path.read_text(encoding="utf-8") == "old"
-            raise exception
-        assert [(p.name, p.read_text(encoding="utf-8")) for p in tmp_path.iterdir()] == [("file", "old")]
-    write_text(path, "new\r\n–")
-    assert path.read_bytes() == "new\r\n–".encode()
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_what_the_disk_refuses_is_one_line_and_leaves_the_old_file(tmp_path):
-    (tmp_path / "file").write_text("old", encoding="utf-8")
-    (tmp_path / "folder" / "inside").mkdir(parents=True)
-    targets = [tmp_path / "file" / "below", tmp_path / "nowhere" / "file", tmp_path / "folder", tmp_path / ("x" * 255)]
-    for path in targets:
-        with pytest.raises(CheckpointError, match=r"could not be written: .+; what was there before") as error:
-            write_text(path, "new")
-        assert one_line(error)
-    assert (tmp_path / "file").read_text(encoding="utf-8") == "old"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
-
-
-def test_a_link_stays_a_link_and_what_it_leads_to_is_replaced(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    real, link = tmp_path / "elsewhere" / "real", tmp_path / "link"
-    real.write_text("old", encoding="utf-8")
-    link.symlink_to(real)
-    write_text(link, "new")
-    assert link.is_symlink()
-    assert real.read_text(encoding="utf-8") == "new"
-    loop = tmp_path / "loop"
-    loop.symlink_to(loop)
-    with pytest.raises(CheckpointError, match="loop/file: could not be written"):
-        write_text(loop / "file", "new")
-
-
 def test_a_run_starts_with_its_settings_and_without_what_a_killed_process_left(tmp_path):
     run = make_run(tmp_path, steps=(5,))
-    left = [run.path / ".best.json.77.tmp", run.checkpoints / ".step_00000006.pt.77.tmp"]
-    being_written = run.checkpoints / ".step_00000007.pt.78.tmp"  # by another process, perhaps
+    (run.path / "wandb").mkdir()
+    left = [
+        run.path / ".best.json.77.tmp",
+        run.path / "wandb" / ".run_id.txt.7.tmp",
+        run.checkpoints / ".step_00000006.pt.77.tmp",
+    ]
+    being_written = run.path / ".sample.txt.78.tmp"  # by another command
     for path in (*left, being_written):
         path.write_bytes(b"half")
-    for path in left:
-        os.utime(path, (0, 0))
+    run.clear_leftovers()
     run.start(Config(seed=3), '{"b": 2}')
     assert being_written.exists()
     assert load_config(run.config_file) == Config(seed=3)
     assert run.tokenizer_file.read_text(encoding="utf-8") == '{"b": 2}'
     assert kept_steps(run) == [5]
     assert not any(path.exists() for path in left)
-
-
-def test_without_a_name_the_recipes_gets_the_first_free_number(tmp_path):
-    runs_dir = tmp_path / "a" / "runs"
-    names = [create_run(runs_dir, None, "quick", overwrite=False).path.name for _ in range(3)]
-    assert names == ["quick", "quick-2", "quick-3"]
-    (runs_dir / "quick-2").rmdir()
-    assert create_run(runs_dir, None, "quick", overwrite=True).path.name == "quick-2"
-
-
-def test_a_name_that_exists_is_refused_with_three_ways_out(tmp_path):
-    run = make_run(tmp_path, steps=(1,))
-    with pytest.raises(ConfigError) as error:
-        create_run(tmp_path, "tiny", "", overwrite=False)
-    assert str(error.value) == (
-        f"{run.path}: exists already; resume it (--resume {run.path}), replace it (--overwrite), "
-        "or choose another name=…"
-    )
-    assert kept_steps(run) == [1]
-
-
-def test_overwrite_replaces_a_run_and_an_empty_folder(tmp_path):
-    run = make_run(tmp_path, steps=(1,), best=1)
-    for path in (run.metrics_file, run.samples_file, run.checkpoints / ".step_00000001.pt.5.tmp"):
-        path.write_bytes(b"")
-    for folder in ("wandb", "tensorboard"):
-        (run.path / folder / "anything").mkdir(parents=True)
-    for _ in range(2):
-        assert list(create_run(tmp_path, "tiny", "", overwrite=True).path.iterdir()) == []
-    assert create_run(tmp_path, "new", "", overwrite=True).path.is_dir()
-
-
-@pytest.mark.parametrize("foreign", ["notes.txt", ".git", "checkpoints/mine.pt", "checkpoints/step_5.pt"])
-def test_overwrite_leaves_a_folder_alone_that_holds_anything_else(tmp_path, foreign):
-    run = make_run(tmp_path, steps=(1,))
-    (run.path / foreign).write_text("precious", encoding="utf-8")
-    with pytest.raises(ConfigError, match=f"it holds {foreign}.*leaves it alone") as error:
-        create_run(tmp_path, "tiny", "", overwrite=True)
-    assert one_line(error)
-    assert (run.path / foreign).read_text(encoding="utf-8") == "precious"
-    assert kept_steps(run) == [1]
-
-
-def test_overwrite_leaves_folders_without_a_config_files_and_links_alone(tmp_path):
-    (tmp_path / "folder" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "file").write_text("precious", encoding="utf-8")
-    run = make_run(tmp_path / "elsewhere")
-    (tmp_path / "link").symlink_to(run.path)
-    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    for name, reason in (
-        ("folder", "no config.yaml"),
-        ("file", "not a folder"),
-        ("link", "a link"),
-        ("dangling", "a link"),
-    ):
-        with pytest.raises(ConfigError, match=f"{reason}.*leaves it alone"):
-            create_run(tmp_path, name, "", overwrite=True)
-        with pytest.raises(ConfigError, match="exists already"):
-            create_run(tmp_path, name, "", overwrite=False)
-    assert (tmp_path / "file").read_text(encoding="utf-8") == "precious"
-    assert run.config_file.is_file()
-
-
-def test_a_runs_dir_that_cannot_be_is_named(tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    for runs_dir in (tmp_path / "file", tmp_path / "file" / "runs", tmp_path / ("x" * 300)):
-        for name in (None, "tiny"):
-            with pytest.raises(ConfigError, match="choose another runs_dir=") as error:
-                create_run(runs_dir, name, "quick", overwrite=False)
-            assert one_line(error)
-            assert str(tmp_path) in str(error.value)
 
 
 def test_checkpoints_are_in_the_order_of_steps_however_long_the_number(tmp_path):
@@ -183,16 +71,79 @@ def test_checkpoints_are_in_the_order_of_steps_however_long_the_number(tmp_path)
 )
 def test_thinning_out_keeps_the_newest_and_the_best(tmp_path, best, keep, kept):
     run = make_run(tmp_path, steps=(1, 2, 3, 4), best=best)
-    run.thin_out(keep, last_step=4)
+    run.thin_out(keep)
     assert kept_steps(run) == kept
 
 
-def test_a_run_resumed_from_an_earlier_step_drops_what_it_makes_anew(tmp_path):
-    run = make_run(tmp_path, steps=(1, 2, 3, 8, 9), best=8)
-    run.note_best(Best(1, 2.0))
-    run.thin_out(2, last_step=3)
-    assert kept_steps(run) == [1, 2, 3]
-    assert run.find("last") == run.checkpoint_file(3)
+def contents(run: RunFolder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in run.checkpoints.iterdir()}
+
+
+def test_what_is_later_than_a_step_is_set_aside_under_a_name_that_is_free(tmp_path):
+    run = make_run(tmp_path, steps=(1, 2, 3))
+    for _ in range(2):
+        assert run.later_than(2) == [run.checkpoint_file(3)]
+        assert run.set_aside(run.checkpoint_file(3)).is_file()
+        assert run.find("last") == run.checkpoint_file(2)
+        run.checkpoint_file(3).write_bytes(b"another")
+    run.thin_out(1)
+    assert sorted(contents(run)) == ["step_00000003.old-2.pt", "step_00000003.old.pt", "step_00000003.pt"]
+    assert contents(run)["step_00000003.old-2.pt"] == b"another"
+    assert run.find("step_00000003.old.pt").is_file()
+
+
+def no_links(path: Path, copy: Path) -> None:
+    raise PermissionError(errno.EPERM, "this file system knows no links")
+
+
+def test_the_best_stays_the_best_where_it_is_set_aside(tmp_path, monkeypatch):
+    for links in (True, False):
+        run = make_run(tmp_path, f"links {links}", steps=(1, 2, 3), best=3)
+        run.checkpoint_file(3).write_bytes(b"the best")
+        if not links:
+            monkeypatch.setattr(os, "link", no_links)
+        aside = run.set_aside(run.checkpoint_file(3))
+        assert not run.checkpoint_file(3).exists()
+        run.checkpoint_file(3).write_bytes(b"worse")
+        for worse in (None, Best(1, 9.0), Best(3, 1.6)):
+            run.note_best(worse)
+            run.thin_out(1)
+            assert run.find("best") == aside
+            assert aside.read_bytes() == b"the best"
+        run.note_best(Best(3, 1.5))
+        assert run.find("best") == run.checkpoint_file(3), "one that is as good replaces it"
+        assert json.loads(run.best_file.read_bytes()) == {"step": 3, "val_loss": 1.5}
+
+
+def test_a_set_aside_best_that_names_another_file_is_damaged(tmp_path):
+    run = make_run(tmp_path, steps=(1,))
+    run.best_file.write_text('{"step": 1, "val_loss": 1, "file": "../../secret.pt"}', encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"best\.json: damaged"):
+        run.find("best")
+
+
+def test_the_best_never_becomes_worse_but_one_whose_file_is_gone_is_none(tmp_path):
+    run = make_run(tmp_path, steps=(1, 2), best=1)
+    written = run.best_file.stat().st_mtime_ns
+    run.note_best(Best(2, 1.6))
+    run.note_best(Best(1, 1.5))
+    assert run.best() == Best(1, 1.5)
+    assert run.best_file.stat().st_mtime_ns == written, "not written where it says so already"
+    run.checkpoint_file(1).unlink()
+    run.note_best(Best(2, 1.6))
+    assert run.best() == Best(2, 1.6)
+
+
+def test_a_run_without_its_settings_is_found_by_its_checkpoints(tmp_path):
+    run = make_run(tmp_path, steps=(1,))
+    run.config_file.unlink()
+    assert find_run(str(run.path)) == (run, None)
+    run.checkpoint_file(1).unlink()
+    with pytest.raises(CheckpointError, match=r"tiny: ended before its first checkpoint; .*--overwrite"):
+        find_run(str(run.path))
+    (run.path / LOCK_NAME).unlink()
+    with pytest.raises(CheckpointError, match=r"it holds no config\.yaml"):
+        find_run(str(run.path))
 
 
 def test_best_last_and_files_are_found(tmp_path, monkeypatch):
@@ -326,11 +277,14 @@ LOCALE_SCRIPT = """
 import sys
 from config.schema import Config
 from data.sources import local_path
-from engine.run_folder import Best, create_run, find_run
+from engine.lock import RunLock
+from engine.new_run import create_run
+from engine.run_folder import Best, find_run
 from errors import CheckpointError, utf8_arguments
 
 runs_dir, name = utf8_arguments(sys.argv[1:])
-run = create_run(local_path(runs_dir), local_path(name).name, "", overwrite=False)
+with RunLock(print) as lock:
+    run = create_run(local_path(runs_dir), local_path(name).name, "", overwrite=False, lock=lock)
 run.start(Config(), "{}")
 run.checkpoint_file(4).write_bytes(b"")
 run.note_best(Best(4, 1.0))

@@ -141,6 +141,7 @@ class TestWhatARunLeaves:
     def test_nothing_but_what_the_design_names(self, run: Path) -> None:
         names = {path.name for path in run.iterdir()}
         expected = {"config.yaml", "tokenizer.json", "metrics.jsonl", "samples.txt", "checkpoints", "best.json"}
+        expected |= {".lock"}
         assert names == expected
 
     def test_a_quiet_run_prints_its_result_only(self, home: Path) -> None:
@@ -298,8 +299,9 @@ def test_a_finished_run_says_so_and_is_left_alone(home: Path, processes: Process
     assert "finished already at step 6" in finished.out
     assert "train.max_steps=12" in finished.out
     base, run = home / "runs" / "base", home / "runs" / "finished"
-    files = sorted(path.relative_to(base) for path in base.rglob("*") if path.is_file())
-    assert files == sorted(path.relative_to(run) for path in run.rglob("*") if path.is_file())
+    files = sorted(path.relative_to(base) for path in base.rglob("*") if path.is_file() and path.name != ".lock")
+    kept = sorted(path.relative_to(run) for path in run.rglob("*") if path.is_file() and path.name != ".lock")
+    assert files == kept
     assert [(run / file).read_bytes() == (base / file).read_bytes() for file in files] == [True] * len(files)
 
 
