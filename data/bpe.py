@@ -105,7 +105,7 @@ def train_bpe(chunks: Iterable[str], vocab_size: int, *, unicode: UnicodeForm = 
     texts = _evenly_spread(windows(map(_without_surrogates, normalized(chunks, unicode))), TRAINING_BYTES)
     trainer.train_from_iterator(iter(texts), vocab_size - 1, pattern=OWN_PATTERN)
     by_rank = sorted(trainer.get_mergeable_ranks(), key=lambda token_and_rank: token_and_rank[1])
-    # Two merges may give the same bytes (ab+c, a+bc); in tiktoken's view they are one.
+    # Should two merges give the same bytes (ab+c, a+bc), they are one to tiktoken.
     tokens = list(dict.fromkeys(bytes(token) for token, _ in by_rank))
     return BpeTokenizer([*tokens, b""], pattern=OWN_PATTERN, end_id=len(tokens), unicode=unicode)
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data.unicode import CharacterCounts as CharacterCounts
 from data.unicode import (
     StreamDecoder,
     UnicodeForm,

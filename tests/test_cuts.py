@@ -18,7 +18,8 @@ telling = st.sampled_from(
     "aBcsStTdmMlrRvVeEſ 019²Ⅷ'’'’.,;-—/\\(«"
     "。，中文кИﬁǅʰ\u0301\u09be\u0ca0\t\n\r\x0b\x85\u00a0\u2028\u3000\x1c_$+🙂\u200d"
 )
-texts = st.text(telling) | st.text(telling | characters)
+words = st.sampled_from(["it's", "WE'VE", "he'll ", "x'ſ", "a’s", " \n", "12,5", "a.\n\n", "कि, ", "中。", "  b"])
+texts = st.text(telling) | st.text(telling | characters) | st.lists(telling | words).map("".join)
 
 
 def pretokens(pattern: str, text: str) -> list[str]:

@@ -251,6 +251,11 @@ def test_unknown_characters_are_left_out_where_that_is_wanted(text: str, data: s
     assert tokenizer.unknown(tokenizer.known(text)) == []
 
 
+def test_lines_stay_lines_where_unknown_characters_are_left_out() -> None:
+    tokenizer = CharTokenizer("ab")
+    assert joined(tokenizer.encode_lines(["axb\n", "xx\nb"], drop_unknown=True), tokenizer) == [0, 1, 2, 1, 2]
+
+
 def test_what_is_known_of_a_text_can_always_be_encoded() -> None:
     tokenizer = CharTokenizer("e\u0301", unicode="NFC")
     assert tokenizer.known("ex\u0301") == "", "e and its accent come together, and é is unknown"
