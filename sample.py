@@ -126,8 +126,7 @@ def known_part(trained: TrainedModel, prompt: str) -> str:
     if unknown:
         skipped = ", ".join(repr(character) for character in dict.fromkeys(character for _, character in unknown))
         print(f"skipped in the prompt: {skipped}", file=sys.stderr)
-    positions = {position for position, _ in unknown}
-    return "".join(character for position, character in enumerate(prompt) if position not in positions)
+    return trained.tokenizer.known(prompt)
 
 
 def encode_prompt(trained: TrainedModel, prompt: str) -> list[int]:
