@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from data.sources import local_path
+from data.paths import local_path
 from engine.files import write_text
 from errors import ArgumentParser, DataError, UserError, command_boundary, run_command
 

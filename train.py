@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from config.load import config_to_yaml
-from data.sources import local_path
+from data.paths import local_path
 from engine.command_line import Order, command, read_command_line
 from engine.lock import RunLock
 from engine.new_run import create_run

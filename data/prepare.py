@@ -18,7 +18,8 @@ import numpy as np
 from config.load import is_override, load_config
 from config.schema import DataConfig
 from data.passes import Corpus, Text, progress, survey, write_tokens
-from data.sources import ResolvedSources, format_size, list_sources, local_path, resolve_sources, shown_path
+from data.paths import format_size, local_path, shown_path
+from data.sources import ResolvedSources, list_sources, resolve_sources
 from data.store import (
     FORMAT,
     TOKENS_FILE,

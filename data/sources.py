@@ -18,6 +18,7 @@ from config.schema import DataConfig
 from data.compressed import ArchiveError, open_content
 from data.download import download
 from data.folders import Identity, Search, Skip, Skipped, has_pattern, identity
+from data.paths import format_size, local_path, shown_path
 from data.recognize import SAMPLE_BYTES, binary_kind, is_blank
 from data.standard_input import keep, standard_input
 from errors import DataError
@@ -92,20 +93,6 @@ def resolve_sources(
     return ResolvedSources(train, val, source, val_source)
 
 
-def local_path(name: str) -> Path:
-    """The path of a name from a recipe or the command line, in UTF-8 whatever the locale; `~` is the home folder."""
-    path = Path(os.fsdecode(name.encode("utf-8", "surrogateescape")))
-    try:
-        return path.expanduser()
-    except RuntimeError:  # the ~ of a user that there is not: then it is part of a name like any other
-        return path
-
-
-def shown_path(path: Path) -> str:
-    """The path as text for people, the inverse of `local_path`."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
 def file_source(name: str, where: str = "data.source") -> Source:
     """The file of this name, which `where` gave. Raises `DataError` if it is missing or something else than a file."""
     try:
@@ -163,18 +150,6 @@ def list_sources(sources: list[Source], report: Callable[[str], None]) -> None:
         return
     for source in sources:
         report(f"{source.name}: {format_size(source.size)}")
-
-
-def format_size(num_bytes: int) -> str:
-    """The size for people, in the decimal units that `ls` and file managers show."""
-    if num_bytes < 1000:
-        return f"{num_bytes} bytes"
-    size = float(num_bytes)
-    for unit in ("kB", "MB", "GB"):
-        size /= 1000
-        if size < 999.95:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1000:.1f} TB"
 
 
 def _entries(value: _Setting | None) -> list[str]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from config.load import config_from_dict, config_to_dict
 from config.schema import Config
-from data.sources import shown_path
+from data.paths import shown_path
 from data.tokenizer import Tokenizer, tokenizer_from_json
 from engine.archive import DamagedError, read_archive
 from engine.files import replacing

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from config.load import describe_settings, is_override, load_config
 from config.schema import Config
-from data.sources import local_path, shown_path
+from data.paths import local_path, shown_path
 from engine.lock import check_free
 from engine.new_run import check_name
 from engine.run_folder import RunFolder, checkpoint_files, find_run

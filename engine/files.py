@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from data.sources import shown_path
+from data.paths import shown_path
 from errors import CheckpointError
 
 TEMPORARY_NAME = re.compile(r"\.(?P<target>.*)\.[0-9]+\.tmp")  # what a killed process leaves behind

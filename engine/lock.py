@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
-from data.sources import shown_path
+from data.paths import shown_path
 from errors import CheckpointError
 
 LOCK_NAME = ".lock"

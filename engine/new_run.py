@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from data.sources import shown_path
+from data.paths import shown_path
 from engine.files import TEMPORARY_NAME
 from engine.lock import LOCK_NAME, RunLock, check_free
 from engine.run_folder import CHECKPOINT_NAME, RUN_PARTS, SET_ASIDE_NAME, RunFolder

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from config.load import config_to_yaml
 from config.schema import Config
-from data.sources import local_path, shown_path
+from data.paths import local_path, shown_path
 from engine.files import TEMPORARY_NAME, replacing, write_text
 from engine.lock import LOCK_NAME
 from errors import CheckpointError

@@ -9,8 +9,8 @@ from hashlib import sha256
 from config.load import changed_settings, config_to_yaml
 from config.schema import Config
 from data.dataset import check_long_enough
+from data.paths import shown_path
 from data.prepare import PreparedData, prepare
-from data.sources import shown_path
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.processes import Processes
 from engine.run_folder import find_run

@@ -22,6 +22,8 @@ WITHOUT_TORCH += (
     "data/cuts.py",
     "data/bpe.py",
     "data/published.py",
+    "data/paths.py",
+    "data/durable.py",
 )
 WITHOUT_TORCH += ("engine/files.py", "engine/lock.py", "engine/new_run.py", "engine/run_folder.py")
 MAX_FILE_LINES, MAX_COMMAND_LINES = 350, 400

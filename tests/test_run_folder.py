@@ -276,7 +276,7 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path, monkeypatch, name):
 LOCALE_SCRIPT = """
 import sys
 from config.schema import Config
-from data.sources import local_path
+from data.paths import local_path
 from engine.lock import RunLock
 from engine.new_run import create_run
 from engine.run_folder import Best, find_run

@@ -19,9 +19,7 @@ from data.recognize import SAMPLE_BYTES
 from data.sources import (
     Source,
     file_source,
-    format_size,
     list_sources,
-    local_path,
     read_head,
     resolve_sources,
     stdlib_sources,
@@ -352,22 +350,3 @@ def test_sources_are_listed_with_their_sizes_and_many_are_summed_up() -> None:
     list_sources(sources[:2], lines.append)
     list_sources(sources, lines.append)
     assert lines == ["0.txt: 1.2 MB", "1.txt: 1.2 MB", "10 files, 12.3 MB: 0.txt … 9.txt"]
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [
-        (0, "0 bytes"),
-        (999, "999 bytes"),
-        (1000, "1.0 kB"),
-        (999_999, "1.0 MB"),
-        (5 * 10**9, "5.0 GB"),
-        (10**13, "10.0 TB"),
-    ],
-)
-def test_sizes_are_readable(num_bytes: int, text: str) -> None:
-    assert format_size(num_bytes) == text
-
-
-def test_the_tilde_of_a_user_that_there_is_not_is_part_of_a_name_like_any_other() -> None:
-    assert local_path("~nobody-of-this-name/a.txt") == Path("~nobody-of-this-name/a.txt")
