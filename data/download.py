@@ -3,20 +3,18 @@
 Imports no torch.
 """
 
-import contextlib
 import hashlib
 import http.client
-import os
 import re
 import urllib.error
 import urllib.parse
 import urllib.request
-import uuid
 from pathlib import Path
 from typing import IO
 
 from tqdm import tqdm
 
+from data.durable import cache_errors, kept_file
 from errors import DataError
 
 TIMEOUT_SECONDS = 20.0  # for the connection, and for each wait for more bytes; a slow download may take longer
@@ -45,32 +43,25 @@ def download(
     """
     path = folder / _file_name(url)
     expected = None if sha256 is None else sha256.lower()
-    if path.is_file() and (expected is None or _sum(path) == expected):
-        return path
-    part = folder / f".part-{uuid.uuid4().hex}"
+    with cache_errors(folder, "read the download in"):
+        if path.is_file() and (expected is None or _sum(path) == expected):
+            return path
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with part.open("xb") as file:
-            found = _fetch(url, file, show_progress=show_progress, timeout_seconds=timeout_seconds)
-        if expected is not None and found != expected:
-            raise DataError(
-                f"{setting}: {url}: the sha256 of the download is {found}, but data.sha256 is {expected}; "
-                "the file on the server has changed, or data.sha256 is that of another file"
-            )
-        part.replace(path)
+        with kept_file(folder, path.name, purpose="keep the download in") as kept:
+            found = _fetch(url, kept.file, show_progress=show_progress, timeout_seconds=timeout_seconds)
+            if expected is not None and found != expected:
+                raise DataError(
+                    f"{setting}: {url}: the sha256 of the download is {found}, but data.sha256 is {expected}; "
+                    "the file on the server has changed, or data.sha256 is that of another file"
+                )
     except _DownloadError as error:
         advice = f"{setting}=FILE uses a copy that is already on this machine"
         raise DataError(f"{setting}: cannot download {url}: {error}; {advice}") from error
-    except OSError as error:
-        raise _cannot_keep(folder, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
     return path
 
 
 def _fetch(url: str, file: IO[bytes], *, show_progress: bool, timeout_seconds: float) -> str:
-    """Write the body of the response to `file`, down to the disk. Returns its sha256."""
+    """Write the body of the response to `file`. Returns its sha256."""
     digest = hashlib.sha256()
     received = 0
     try:
@@ -92,8 +83,6 @@ def _fetch(url: str, file: IO[bytes], *, show_progress: bool, timeout_seconds: f
         raise _DownloadError(f"the connection ended after {received} of {expected} bytes")
     if not received:
         raise _DownloadError("the server sent an empty file")
-    file.flush()
-    os.fsync(file.fileno())
     return digest.hexdigest()
 
 
@@ -102,13 +91,6 @@ def _read(response: http.client.HTTPResponse) -> bytes:
         return response.read(_CHUNK_BYTES)
     except (OSError, http.client.HTTPException) as error:
         raise _DownloadError(_reason(error)) from error
-
-
-def _cannot_keep(folder: Path, error: OSError) -> DataError:
-    return DataError(
-        f"data.cache_dir: cannot write to {folder}: {error.strerror or error}; "
-        "make room there, or name another folder with data.cache_dir"
-    )
 
 
 def _reason(error: Exception) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from config.load import is_override, load_config
 from config.schema import DataConfig
+from data.durable import cache_errors
 from data.passes import Corpus, Text, progress, survey, write_tokens
 from data.paths import format_size, local_path, shown_path
 from data.sources import ResolvedSources, list_sources, resolve_sources
@@ -26,7 +27,6 @@ from data.store import (
     DamagedFolderError,
     Facts,
     Metadata,
-    cache_errors,
     install,
     load_folder,
     new_folder,
@@ -164,7 +164,7 @@ def _make(folder: Path, corpus: Corpus, report: Callable[[str], None], *, show_p
     """Prepare a folder of the cache in two passes over the texts."""
     found = survey(corpus, report, show_progress=show_progress)
     tokenizer = found.tokenizer
-    with cache_errors(folder.parent), new_folder(folder.parent) as made:
+    with cache_errors(folder.parent, "write prepared tokens to"), new_folder(folder.parent) as made:
         written = write_tokens(made / TOKENS_FILE, corpus, tokenizer, show_progress=show_progress)
         several = written.num_documents > 1
         metadata = Metadata(

@@ -3,15 +3,14 @@
 Imports no torch.
 """
 
-import contextlib
 import hashlib
 import io
 import os
 import sys
-import uuid
 from pathlib import Path
 from typing import cast
 
+from data.durable import kept_file
 from errors import DataError
 
 _CHUNK_BYTES = 1 << 18
@@ -33,31 +32,15 @@ def keep(stream: io.BufferedIOBase, folder: Path, setting: str) -> Path:
 
     Raises `DataError` where the stream is empty or cannot be read, and where the folder cannot be written.
     """
-    part = folder / f".part-{uuid.uuid4().hex}"
     digest = hashlib.sha256()
-    is_empty = True
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with part.open("xb") as file:
-            while chunk := _read(stream, setting):
-                is_empty = False
-                digest.update(chunk)
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        if is_empty:
+    with kept_file(folder, purpose="keep standard input in") as kept:
+        while chunk := _read(stream, setting):
+            digest.update(chunk)
+            kept.file.write(chunk)
+        if not kept.file.tell():
             raise DataError(f"{setting}: standard input is empty; {_ADVICE}")
-        path = folder / f"{digest.hexdigest()}.txt"
-        part.replace(path)
-    except OSError as error:
-        raise DataError(
-            f"data.cache_dir: cannot keep standard input in {str(folder)!r}: {error.strerror or error}; "
-            "make room there, or name another folder with data.cache_dir"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
-    return path
+        kept.name = f"{digest.hexdigest()}.txt"
+    return kept.path
 
 
 def _read(stream: io.BufferedIOBase, setting: str) -> bytes:

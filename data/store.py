@@ -6,10 +6,8 @@ concern.
 
 import contextlib
 import hashlib
-import os
 import shutil
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from data.durable import PART, part_path, sync_folder, write_durably
 from data.tokenizer import Tokenizer, token_dtype, tokenizer_from_json
 from errors import DataError
 
@@ -81,7 +80,7 @@ def new_folder(cache: Path) -> Iterator[Path]:
     """A folder in the cache under a name that nobody looks up; whatever is left of it goes at the end."""
     cache.mkdir(parents=True, exist_ok=True)
     _remove_stale(cache)
-    made = cache / f".part-{uuid.uuid4().hex}"
+    made = part_path(cache)
     made.mkdir()
     try:
         yield made
@@ -103,7 +102,7 @@ def _check_tokens(path: Path, dtype: np.dtype[np.unsignedinteger[Any]]) -> tuple
 
 def _remove_stale(cache: Path) -> None:
     """Remove what killed processes left half-made: folders of tokens, downloads, copies of standard input."""
-    for left in (*cache.glob(".part-*"), *cache.glob("*/.part-*")):
+    for left in (*cache.glob(f"{PART}*"), *cache.glob(f"*/{PART}*")):
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > _STALE_SECONDS:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
@@ -118,7 +117,7 @@ def install(made: Path, folder: Path) -> None:
             if attempt == _INSTALL_ATTEMPTS - 1:
                 raise
         else:
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
             return
         try:
             if load_folder(folder) is not None:
@@ -132,33 +131,5 @@ def install(made: Path, folder: Path) -> None:
 
 def write_facts(made: Path, metadata: Metadata, tokenizer: Tokenizer) -> None:
     """Write all of a folder but its tokens."""
-    _write_durably(made / TOKENIZER_FILE, tokenizer.to_json() + "\n")
-    _write_durably(made / METADATA_FILE, metadata.model_dump_json(indent=2) + "\n")
-
-
-def _write_durably(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-@contextlib.contextmanager
-def cache_errors(cache: Path) -> Iterator[None]:
-    """Turn what the file system refuses inside into a `DataError` that names the cache."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"data.cache_dir: cannot write prepared tokens to {str(cache)!r}: {error.strerror or error}; "
-            "make room there, or name another folder with data.cache_dir"
-        ) from error
+    write_durably(made / TOKENIZER_FILE, tokenizer.to_json() + "\n")
+    write_durably(made / METADATA_FILE, metadata.model_dump_json(indent=2) + "\n")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from data.durable import sync_folder, write_durably
 from data.paths import shown_path
 from errors import CheckpointError
 
@@ -34,21 +35,7 @@ def replacing(path: Path) -> Iterator[Path]:
     sync_folder(target.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` survive a power cut, where the system lets folders be synced."""
-    if os.name != "posix":
-        return
-    with contextlib.suppress(OSError):  # some file systems do not; the rename itself has succeeded
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def write_text(path: Path, text: str) -> None:
     """Replace a small text file atomically."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    with replacing(path) as temporary:
+        write_durably(temporary, text)

@@ -13,14 +13,12 @@ from data.store import (
     TOKENS_FILE,
     DamagedFolderError,
     Metadata,
-    cache_errors,
     install,
     load_folder,
     new_folder,
     write_facts,
 )
 from data.tokenizer import CharTokenizer
-from errors import DataError
 
 TOKENIZER = CharTokenizer("abc")
 TOKENS = TOKENIZER.encode("abcabc").tobytes()
@@ -140,10 +138,3 @@ def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> No
     assert not old.exists()
     assert not download.exists()
     assert recent.exists()
-
-
-def test_what_the_file_system_refuses_names_the_setting(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    cache = tmp_path / "file" / "cache"
-    with pytest.raises(DataError, match=r"data\.cache_dir: .*Not a directory"), cache_errors(cache):
-        write(cache)
