@@ -1,8 +1,7 @@
 """Every setting of the trainer: its type, default, range and meaning.
 
 The kinds of values are in `config.values`; reading recipes and wording errors belongs in `config.load` and
-`config.describe`. No torch here: a mistake
-in a recipe is reported before anything slow is imported.
+`config.describe`. No torch here: a mistake in a recipe is reported before anything slow is imported.
 """
 
 from itertools import islice
@@ -13,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from config.values import (
     MAX_COUNT,
+    MAX_VOCAB_SIZE,
     Count,
     Device,
     Encoding,
@@ -139,22 +139,25 @@ class DataConfig(Section):
     )
     min_char_count: Count = Field(
         1,
-        description="Characters that occur less often share one token, which is never generated. For char only.",
+        description="Characters that occur less often share one token, which is never generated. "
+        "Without effect where tokenizer is not char.",
     )
     bpe_vocab_size: int = Field(
         1024,
         ge=258,
-        le=1_000_000,
-        description="Tokens of the vocabulary that bpe learns, <|endoftext|> included.",
+        le=MAX_VOCAB_SIZE,
+        description="Tokens of the vocabulary that bpe learns, <|endoftext|> included. "
+        "Without effect where tokenizer is not bpe.",
     )
     unknown: Literal["error", "drop", "extend"] = Field(
         "error",
         description="With train.init_from, characters that the model does not know. error: list them and stop. "
-        "drop: leave them out. extend: learn them too.",
+        "drop: leave them out. extend: learn them too. Without effect where there is no init_from.",
     )
     cache_dir: PathText = Field(
         "data/cache",
-        description="Folder for downloads and prepared tokens. Safe to delete.",
+        description="Folder for downloads and prepared tokens, which are made again where they are missing. "
+        "Text from standard input is kept there too, as its only copy: to resume a run on it takes that.",
     )
 
 

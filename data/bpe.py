@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from config.values import MAX_VOCAB_SIZE
 from data.cuts import OWN_PATTERN, PATTERNS, windows
 from data.tokenizer import TokenArray, Tokenizer, token_dtype
-from data.unicode import UnicodeForm, code_points, is_surrogate, normalized, unknown_characters
+from data.unicode import UnicodeForm, code_points, is_surrogate, unknown_characters
 from errors import DataError
 
 TRAINING_BYTES = 16 << 20  # trained on at most; rustbpe takes 35 times as much memory for unbroken Chinese
 
-_MAX_VOCAB_SIZE = 1_000_000
 _MAX_TOKEN_BYTES = 1024
 _KIND = re.compile(r"bpe|tiktoken:[A-Za-z0-9_.-]{1,64}")
 
@@ -96,13 +96,14 @@ def train_bpe(chunks: Iterable[str], vocab_size: int, *, unicode: UnicodeForm = 
     """A vocabulary of the 256 bytes, of the strings of bytes that are most frequent in the text, and of the end.
 
     A text with few words gives fewer tokens than `vocab_size`. Of one larger than 16 MiB, parts that are evenly
-    spread and make up 8 to 16 MiB are learnt from. The same text gives the same vocabulary, whatever its chunks.
-    Raises `DataError` for lone surrogates.
+    spread and make up 8 to 16 MiB are learnt from. The same text gives the same vocabulary, whatever its chunks,
+    all of which are read. They are in the normal form that `unicode` names, which is not checked. Raises `DataError`
+    for lone surrogates.
     """
     import rustbpe  # type: ignore[import-untyped]
 
     trainer = rustbpe.Tokenizer()
-    texts = _evenly_spread(windows(map(_without_surrogates, normalized(chunks, unicode))), TRAINING_BYTES)
+    texts = _evenly_spread(windows(map(_without_surrogates, chunks)), TRAINING_BYTES)
     trainer.train_from_iterator(iter(texts), vocab_size - 1, pattern=OWN_PATTERN)
     by_rank = sorted(trainer.get_mergeable_ranks(), key=lambda token_and_rank: token_and_rank[1])
     # Should two merges give the same bytes (ab+c, a+bc), they are one to tiktoken.
@@ -144,8 +145,8 @@ def bpe_from_fields(fields: dict[str, Any], where: str) -> BpeTokenizer:
 
 
 def _decoded_tokens(tokens: object) -> list[bytes]:
-    if not isinstance(tokens, list) or len(tokens) > _MAX_VOCAB_SIZE:
-        raise ValueError(f"tokens is no list of at most {_MAX_VOCAB_SIZE:,}")
+    if not isinstance(tokens, list) or len(tokens) > MAX_VOCAB_SIZE:
+        raise ValueError(f"tokens is no list of at most {MAX_VOCAB_SIZE:,}")
     decoded = []
     for number, token in enumerate(tokens):
         if not isinstance(token, str) or len(token) > 2 * _MAX_TOKEN_BYTES:

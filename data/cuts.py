@@ -70,11 +70,11 @@ def _cuts(text: str, max_window: int) -> list[int]:
     cuts = [0]
     while len(text) - cuts[-1] > max_window:
         stop = cuts[-1] + max_window
-        cuts.append(_last_safe_cut(text, cuts[-1], stop) or stop)
+        cuts.append(_last_safe_cut(text, cuts[-1], stop=stop) or stop)
     return cuts
 
 
-def _last_safe_cut(text: str, start: int, stop: int) -> int | None:
+def _last_safe_cut(text: str, start: int, *, stop: int) -> int | None:
     """The last safe cut behind `start`, up to `stop`, which is before the text's end."""
     reach = 64
     while True:

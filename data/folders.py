@@ -16,7 +16,7 @@ from pathlib import Path
 
 _MAX_NAMED = 3
 _ANY_DEPTH = "**"
-_RUN_PARTS = {"config.yaml", "checkpoints"}
+_MARKS_OF_A_RUN = {"config.yaml", "checkpoints"}
 Identity = tuple[int, int] | str
 
 
@@ -89,7 +89,7 @@ class Search:
 
     def excluded(self, folder: Path) -> Skip | None:
         """Why this folder is not for training, if it is not."""
-        if {path.name for path in folder.iterdir()} >= _RUN_PARTS and (folder / "checkpoints").is_dir():
+        if {path.name for path in folder.iterdir()} >= _MARKS_OF_A_RUN and (folder / "checkpoints").is_dir():
             return Skip.RUN
         if self.cache.is_dir() and self.cache.samefile(folder):
             return Skip.CACHE

@@ -1,12 +1,12 @@
 """The two passes over a corpus: first what is in it and which vocabulary that makes, then its tokens.
 
-Only a chunk of text is ever in memory. Where the results are kept is `data.prepare`'s concern. Imports no torch.
+Only a chunk of text is ever in memory. How a vocabulary is chosen is `data.vocabulary`'s concern, and where the
+results are kept that of `data.prepare`. Imports no torch.
 """
 
 import contextlib
 import hashlib
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,74 +15,19 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from config.schema import DataConfig
+from data.corpus import Advance, Corpus, Text
 from data.sources import Source
-from data.text import read_text
-from data.tokenizer import ByteTokenizer, CharTokenizer, TokenArray, Tokenizer, token_dtype
-from data.unicode import CharacterCounts, UnicodeForm, normalized
-from errors import DataError
-
-_MAX_LISTED = 10
-
-Advance = Callable[[int], object]
-Report = Callable[[str], None]
+from data.tokenizer import CharTokenizer, TokenArray, Tokenizer, token_dtype
+from data.unicode import CharacterCounts, normalized
+from data.vocabulary import Report, byte_pairs, characters, completed, fixed_vocabulary, nothing_to_learn
 
 
 @dataclass(frozen=True)
-class Text:
-    """One source and the sum of its bytes, by which each pass makes sure that it reads the same."""
+class Size:
+    """How much text there is, as it was read: without `<|endoftext|>`."""
 
-    source: Source
-    digest: str
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """All that is prepared together, and how it is read. `given` is the tokenizer of a model that is continued."""
-
-    config: DataConfig
-    train: list[Text]
-    val: list[Text]
-    given: Tokenizer | None
-
-    @property
-    def texts(self) -> list[Text]:
-        """The texts to train on, then those to validate on."""
-        return self.train + self.val
-
-    @property
-    def unicode(self) -> UnicodeForm:
-        """The normal form that the tokenizer brings every text to."""
-        return self.config.unicode if self.given is None else self.given.unicode
-
-    @property
-    def folder_name(self) -> str:
-        """Depends on the bytes of the texts, their order, and what decides which tokens they give; on nothing else."""
-        config = self.config
-        kind = config.tokenizer if self.given is None else self.given.kind
-        vocabulary: dict[str, object]
-        if self.given is not None:
-            vocabulary = {"given": self.given.fingerprint, "unknown": config.unknown}
-        else:
-            sizes = {"char": config.min_char_count, "bpe": config.bpe_vocab_size}
-            vocabulary = {"kind": kind, "size": sizes.get(kind), "unicode": config.unicode}
-        reading = [config.encoding, config.newlines, config.documents]
-        digests = [[text.digest for text in part] for part in (self.train, self.val)]
-        key = json.dumps([vocabulary, reading, digests], sort_keys=True)
-        return f"{kind.replace(':', '-')}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
-
-    def read(
-        self, text: Text, advance: Advance, on_normalized: Callable[[Source], object] | None = None
-    ) -> Iterator[str]:
-        """The text in chunks, as it was written."""
-        return read_text(
-            text.source,
-            encoding=self.config.encoding,
-            newlines=self.config.newlines,
-            expected_digest=text.digest,
-            advance=advance,
-            on_normalized=on_normalized or (lambda source: None),
-        )
+    num_chars: int
+    num_bytes: int  # in UTF-8
 
 
 @dataclass(frozen=True)
@@ -90,23 +35,31 @@ class Survey:
     """What the first pass has found."""
 
     tokenizer: Tokenizer
-    num_chars: int  # of all texts
-    num_bytes: int  # of all texts in UTF-8
+    train: Size
+    val: Size  # of nothing where there is no text to validate on
     usual_start: str  # where a text may begin
+
+
+@dataclass(frozen=True)
+class Part:
+    """What has been written of the texts to train on, or of those to validate on."""
+
+    num_documents: int  # at least 1
+    num_tokens: int
+    is_empty: bool  # whether there is nothing but ends of documents
 
 
 @dataclass(frozen=True)
 class Written:
     """What the second pass has written."""
 
-    num_documents: int  # to train on
-    train_tokens: int
-    num_tokens: int
+    train: Part
+    val: Part
     sha256: str  # of the file
 
 
 @contextlib.contextmanager
-def progress(what: str, sources: Iterable[Source], show: bool) -> Iterator[Advance]:
+def progress(what: str, sources: Iterable[Source], *, show: bool) -> Iterator[Advance]:
     """A bar of bytes on stderr, for whatever takes longer than a second."""
     total = sum(source.size for source in sources)
     with tqdm(total=total, unit="B", unit_scale=True, desc=what, delay=1, leave=False, disable=not show) as bar:
@@ -115,158 +68,118 @@ def progress(what: str, sources: Iterable[Source], show: bool) -> Iterator[Advan
 
 def survey(corpus: Corpus, report: Report, *, show_progress: bool) -> Survey:
     """Count the characters, and make the tokenizer that the settings ask for, or complete the given one."""
+    config, given = corpus.config, corpus.given
+    tokenizer = fixed_vocabulary(config) if given is None else None  # first, since it may be missing
+    learns_pairs = given is None and config.tokenizer == "bpe"
     counts = CharacterCounts()
     with_other_ends: list[Source] = []
 
     def counted(texts: list[Text], advance: Advance) -> Iterator[str]:
         for text in texts:
-            for chunk in normalized(corpus.read(text, advance, with_other_ends.append), corpus.unicode):
+            chunks = corpus.read(text, advance=advance, on_normalized=with_other_ends.append)
+            for chunk in normalized(chunks, corpus.unicode):
                 counts.add(chunk)
                 yield chunk
 
-    what = "learning" if corpus.given is None and corpus.config.tokenizer == "bpe" else "characters"
-    with progress(what, [text.source for text in corpus.texts], show_progress) as advance:
+    what = "learning" if learns_pairs else "characters"
+    with progress(what, corpus.sources, show=show_progress) as advance:
         to_train = counted(corpus.train, advance)
-        tokenizer = _byte_pairs(corpus, to_train)
-        for _ in itertools.chain(to_train, counted(corpus.val, advance)):  # what has not been read by now
-            pass
+        if learns_pairs:
+            tokenizer = byte_pairs(config, to_train)
+        else:
+            _read_all(to_train)
+        train = Size(counts.num_chars, counts.num_bytes)
+        _read_all(counted(corpus.val, advance))
+    val = Size(counts.num_chars - train.num_chars, counts.num_bytes - train.num_bytes)
     _tell_line_ends(with_other_ends, report)
-    num_chars, num_bytes = counts.num_chars, counts.num_bytes
-    if corpus.config.documents == "line":
+    if config.documents == "line":
         counts.forget("\n")
-    if tokenizer is None:
-        tokenizer = _tokenizer(corpus, counts, report)
-    min_count = corpus.config.min_char_count if isinstance(tokenizer, CharTokenizer) and corpus.given is None else 1
-    return Survey(tokenizer, num_chars, num_bytes, counts.usual_start(min_count))
+    if given is not None:
+        tokenizer = completed(given, config, counts=counts, report=report)
+    elif tokenizer is None:
+        tokenizer = characters(config, counts, report=report)
+    min_count = config.min_char_count if isinstance(tokenizer, CharTokenizer) and given is None else 1
+    return Survey(tokenizer, train, val, counts.usual_start(min_count))
 
 
-def write_tokens(path: Path, corpus: Corpus, tokenizer: Tokenizer, *, show_progress: bool) -> Written:
-    """Write the ids of all documents, each of several followed by `end_id`.
+def _read_all(chunks: Iterable[str]) -> None:
+    for _ in chunks:
+        pass
+
+
+def write_tokens(path: Path, corpus: Corpus, *, tokenizer: Tokenizer, show_progress: bool) -> Written:
+    """Write the ids of all documents, each of several followed by `end_id`. Raises `DataError` where there are none.
 
     A lone document is not: training, which is its first part, would never meet that token, and the val loss
     would count one that nobody could have learnt.
     """
-    with path.open("wb") as file, progress("tokens", [text.source for text in corpus.texts], show_progress) as advance:
+    with path.open("wb") as file, progress("tokens", corpus.sources, show=show_progress) as advance:
         writer = _TokenWriter(file.write, tokenizer)
-        for ids in _ids(corpus, corpus.train, tokenizer, advance):
-            writer.add(ids)
-        num_documents = max(writer.num_ends, 1)
-        writer.finish_part(keeps_ends=num_documents > 1)
-        train_tokens = writer.num_tokens
-        for ids in _ids(corpus, corpus.val, tokenizer, advance):
-            writer.add(ids if num_documents > 1 else ids[ids != tokenizer.end_id])
-        writer.finish_part(keeps_ends=num_documents > 1)
+        train = writer.write_part(_ids(corpus, corpus.train, tokenizer=tokenizer, advance=advance))
+        has_ends = train.num_documents > 1
+        val = writer.write_part(_ids(corpus, corpus.val, tokenizer=tokenizer, advance=advance), has_ends=has_ends)
         file.flush()
         os.fsync(file.fileno())
-    return Written(num_documents, train_tokens, writer.num_tokens, writer.sha256.hexdigest())
+    for part, texts, setting in ((train, corpus.train, "data.source"), (val, corpus.val, "data.val_source")):
+        if texts and part.is_empty:
+            raise nothing_to_learn(setting, corpus.config, drops=_drops(corpus))
+    return Written(train, val, writer.sha256.hexdigest())
 
 
 class _TokenWriter:
-    """Writes ids and counts them. The end of a document waits until it is known whether there is another one."""
+    """Writes ids and their sum."""
 
     def __init__(self, write: Callable[[memoryview], object], tokenizer: Tokenizer) -> None:
-        self.write = write
-        self.end = np.array([tokenizer.end_id], dtype=token_dtype(tokenizer.vocab_size))
-        self.end_waits = False
-        self.num_ends = 0
-        self.num_tokens = 0
         self.sha256 = hashlib.sha256()
+        self._write = write
+        self._end = np.array([tokenizer.end_id], dtype=token_dtype(tokenizer.vocab_size))
 
-    def add(self, ids: TokenArray) -> None:
-        """Write some ids; if the last one ends a document it is written before the next ones."""
-        if not len(ids):
-            return
-        if self.end_waits:
-            self._put(self.end)
-        self.end_waits = bool(ids[-1] == self.end[0])
-        self.num_ends += int(np.count_nonzero(ids == self.end[0]))
-        self._put(ids[:-1] if self.end_waits else ids)
+    def write_part(self, pieces: Iterable[TokenArray], *, has_ends: bool | None = None) -> Part:
+        """Write the texts to train on, or those to validate on, in which `end_id` follows every document.
 
-    def finish_part(self, *, keeps_ends: bool) -> None:
-        """The texts to train on, or those to validate on, are complete."""
-        if self.end_waits and keeps_ends:
-            self._put(self.end)
-        self.end_waits = False
+        It is written or left out as `has_ends` says; None: written where there are several documents.
+        """
+        num_ends, num_tokens, is_empty, end_waits = 0, 0, True, False
+        for ids in filter(len, pieces):
+            is_end = ids == self._end[0]
+            num_ends += int(np.count_nonzero(is_end))
+            is_empty = is_empty and bool(is_end.all())
+            if has_ends is False:
+                num_tokens += self._put(ids[~is_end])
+                continue
+            if end_waits:
+                num_tokens += self._put(self._end)
+            end_waits = bool(is_end[-1])  # until it is known whether there is another document
+            num_tokens += self._put(ids[:-1] if end_waits else ids)
+        if end_waits and (has_ends or num_ends > 1):
+            num_tokens += self._put(self._end)
+        return Part(max(num_ends, 1), num_tokens, is_empty)
 
-    def _put(self, ids: TokenArray) -> None:
-        self.write(ids.data)
+    def _put(self, ids: TokenArray) -> int:
+        self._write(ids.data)
         self.sha256.update(ids.data)
-        self.num_tokens += len(ids)
+        return len(ids)
 
 
-def _ids(corpus: Corpus, texts: list[Text], tokenizer: Tokenizer, advance: Advance) -> Iterator[TokenArray]:
+def _ids(corpus: Corpus, texts: list[Text], *, tokenizer: Tokenizer, advance: Advance) -> Iterator[TokenArray]:
     """The ids of the texts in pieces, with `end_id` after each document."""
-
-    drops = corpus.given is not None and corpus.config.unknown == "drop"
-    read = (corpus.read(text, advance) for text in texts)
+    drops = _drops(corpus)
+    read = ((text, corpus.read(text, advance=advance)) for text in texts)
     if corpus.config.documents == "none":
-        yield from tokenizer.encode_stream(itertools.chain.from_iterable(read), drop_unknown=drops)
+        together = itertools.chain.from_iterable(chunks for _, chunks in read)
+        yield from tokenizer.encode_stream(together, drop_unknown=drops)
         return
     end = np.array([tokenizer.end_id], dtype=token_dtype(tokenizer.vocab_size))
-    for chunks in read:
+    for text, chunks in read:
         if corpus.config.documents == "line":
-            yield from tokenizer.encode_lines(chunks, drop_unknown=drops)
+            yield from tokenizer.encode_lines(chunks, drop_unknown=drops, name=text.source.name)
         else:
             yield from tokenizer.encode_stream(chunks, drop_unknown=drops)
             yield end
 
 
-def _byte_pairs(corpus: Corpus, chunks: Iterator[str]) -> Tokenizer | None:
-    """The vocabulary of byte pairs that the settings ask for, learnt from the chunks or published; None for others."""
-    config = corpus.config
-    if corpus.given is not None or config.tokenizer in (CharTokenizer.kind, ByteTokenizer.kind):
-        return None
-    if config.tokenizer != "bpe":
-        from data.published import tiktoken_tokenizer  # imports tiktoken, which characters and bytes do without
-
-        return tiktoken_tokenizer(config.tokenizer.removeprefix("tiktoken:"), unicode=config.unicode)
-    from data.bpe import train_bpe
-
-    return train_bpe(chunks, config.bpe_vocab_size, unicode=config.unicode)
-
-
-def _tokenizer(corpus: Corpus, counts: CharacterCounts, report: Report) -> Tokenizer:
-    """The tokenizer of characters or bytes, or the given one."""
-    config = corpus.config
-    if corpus.given is not None:
-        return _completed(corpus.given, config, counts, report)
-    if config.tokenizer == ByteTokenizer.kind:
-        return ByteTokenizer(unicode=config.unicode)
-    characters = counts.characters(config.min_char_count)
-    num_rare, num_occurrences = counts.num_rare(config.min_char_count)
-    if not characters:
-        raise DataError(
-            f"data.min_char_count={config.min_char_count}: no character of the text occurs so often; try a smaller one"
-        )
-    if num_rare:
-        report(
-            f"{num_rare:,} characters that occur less than {config.min_char_count} times share one token "
-            f"({num_occurrences / counts.num_chars:.2%} of the text)"
-        )
-    return CharTokenizer(characters, has_unknown=num_rare > 0, unicode=config.unicode)
-
-
-def _completed(given: Tokenizer, config: DataConfig, counts: CharacterCounts, report: Report) -> Tokenizer:
-    """The given tokenizer, with the text's unknown characters added or taken out of `counts`, as the settings say."""
-    if not isinstance(given, CharTokenizer) or given.has_unknown:
-        return given
-    unknown = sorted(set(counts.characters()) - set(given.characters), key=lambda c: (-counts.count(c), c))
-    if not unknown:
-        return given
-    listed = ", ".join(f"{character!r} ({counts.count(character):,})" for character in unknown[:_MAX_LISTED])
-    more = f" and {len(unknown) - _MAX_LISTED} more" if len(unknown) > _MAX_LISTED else ""
-    found = f"{len(unknown)} of the text's characters are unknown to the model (how often): {listed}{more}"
-    if config.unknown == "error":
-        raise DataError(f"{found}; data.unknown=drop leaves them out, data.unknown=extend learns them too")
-    if config.unknown == "extend":
-        report(f"{found}; they are added to its vocabulary")
-        return given.extended("".join(unknown))
-    report(f"{found}; they are left out")
-    for character in unknown:
-        counts.forget(character)
-    if not counts.num_chars:
-        raise DataError("data.unknown=drop: the model knows none of the text's characters; use data.unknown=extend")
-    return given
+def _drops(corpus: Corpus) -> bool:
+    return corpus.given is not None and corpus.config.unknown == "drop"
 
 
 def _tell_line_ends(sources: list[Source], report: Report) -> None:

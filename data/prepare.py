@@ -8,7 +8,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ import numpy as np
 
 from config.load import is_override, load_config
 from config.schema import DataConfig
+from data.corpus import Corpus, Text
 from data.durable import cache_errors
-from data.passes import Corpus, Text, progress, survey, write_tokens
+from data.passes import Part, Size, progress, survey, write_tokens
 from data.paths import format_size, local_path, shown_path
 from data.sources import ResolvedSources, list_sources, resolve_sources
 from data.store import (
@@ -27,16 +28,21 @@ from data.store import (
     DamagedFolderError,
     Facts,
     Metadata,
+    TextFacts,
     install,
     load_folder,
     new_folder,
+    note_same,
+    same_folder,
     write_facts,
 )
 from data.text import content_digest
 from data.tokenizer import TokenArray, Tokenizer, token_dtype
+from data.vocabulary import tell_settings_without_effect
 from errors import ArgumentParser, ConfigError, run_command
 
 _LARGE_VOCAB, _FEW_EACH = 500, 100  # a vocabulary above this size is too large where a token occurs less often
+_LARGE_BYTES = 50_000_000  # reading more takes a while, so people are told first what is going to be read
 _SNAP_LIMIT = 1 << 20  # tokens searched on either side of the split, whatever the size of the text
 
 
@@ -44,23 +50,56 @@ _SNAP_LIMIT = 1 << 20  # tokens searched on either side of the split, whatever t
 class PreparedData:
     """A text as tokens on disk. `tokens.bin` holds train, then val: `train_tokens` of `num_tokens`."""
 
-    source: str | list[str]  # as in the settings, but that standard input is a file now
-    val_source: str | list[str] | None
+    sources: ResolvedSources
     folder: Path
     tokenizer: Tokenizer
-    dtype: np.dtype[np.unsignedinteger[Any]]
-    num_tokens: int
+    metadata: Metadata
     train_tokens: int
-    num_documents: int
-    num_chars: int  # of the text as it was read, without `<|endoftext|>`
-    num_bytes: int  # the same in UTF-8
-    start_id: int  # where generation without a prompt begins
-    fingerprint: str  # of the tokens and the tokenizer: equal for equal data, whatever the file is called
+
+    @property
+    def source(self) -> str | list[str]:
+        """As in the settings, but that standard input is a file now."""
+        return self.sources.source
+
+    @property
+    def val_source(self) -> str | list[str] | None:
+        """As `source`."""
+        return self.sources.val_source
 
     @property
     def title(self) -> str:
-        """What people call the text."""
-        return self.source if isinstance(self.source, str) else f"{len(self.source)} sources"
+        """What people call the text of `data.source`."""
+        return self.sources.title
+
+    @property
+    def val_title(self) -> str | None:
+        """What people call the text of `data.val_source`, where there is one."""
+        return self.sources.val_title
+
+    @property
+    def num_documents(self) -> int:
+        """Of the text of `data.source`, as are `num_chars` and `num_bytes`."""
+        return self.metadata.text.num_documents
+
+    @property
+    def num_chars(self) -> int:
+        """Characters of the text as it was read, without `<|endoftext|>`."""
+        return self.metadata.text.num_chars
+
+    @property
+    def num_bytes(self) -> int:
+        """The same in UTF-8."""
+        return self.metadata.text.num_bytes
+
+    @property
+    def start_id(self) -> int:
+        """Where generation without a prompt begins."""
+        return self.metadata.start_id
+
+    @property
+    def num_tokens(self) -> int:
+        """Those to train on and those to validate on."""
+        return self.metadata.num_tokens
 
     @property
     def val_tokens(self) -> int:
@@ -72,14 +111,34 @@ class PreparedData:
         """The file of `num_tokens` ids of type `dtype`."""
         return self.folder / TOKENS_FILE
 
+    @property
+    def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
+        """The type of the ids in the file."""
+        return token_dtype(self.tokenizer.vocab_size)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the tokens and the tokenizer: equal for equal data, whatever the file is called."""
+        facts = self.metadata.tokens_sha256 + self.metadata.tokenizer_fingerprint
+        if self.metadata.train_tokens is not None:
+            facts += f":{self.train_tokens}"
+        return hashlib.sha256(facts.encode()).hexdigest()
+
     def describe(self) -> str:
-        """Two lines for people: the text and its tokens."""
-        documents = "1 document" if self.num_documents == 1 else f"{self.num_documents:,} documents"
-        return (
-            f"{self.title}: {documents}, {format_size(self.num_bytes)}, {self.num_chars:,} characters\n"
+        """Lines for people: the text, the one to validate on if there is one, and the tokens."""
+        lines = [f"{self.title}: {_measures(self.metadata.text)}"]
+        if self.metadata.val_text is not None:
+            lines.append(f"{self.val_title}: {_measures(self.metadata.val_text)}, to validate on")
+        lines.append(
             f"{self.tokenizer.kind} vocabulary of {self.tokenizer.vocab_size:,}; "
             f"train {self.train_tokens:,} tokens, val {self.val_tokens:,} tokens"
         )
+        return "\n".join(lines)
+
+
+def _measures(text: TextFacts) -> str:
+    documents = "1 document" if text.num_documents == 1 else f"{text.num_documents:,} documents"
+    return f"{documents}, {format_size(text.num_bytes)}, {text.num_chars:,} characters"
 
 
 def prepare(
@@ -94,30 +153,45 @@ def prepare(
     With `tokenizer`, which a model has that is continued, the text is encoded by that one. `report` gets lines for
     people. Raises `DataError` if the text cannot be read or the cache not be written.
     """
+    tell_settings_without_effect(config, tokenizer, report=report)
     found = resolve_sources(config, report=report, show_progress=show_progress)
-    with progress("reading", found.train + found.val, show_progress) as advance:
+    sources = found.train + found.val
+    takes_time = sum(source.size for source in sources) > _LARGE_BYTES
+    if takes_time:
+        list_sources(sources, report)
+    with progress("reading", sources, show=show_progress) as advance:
         train, val = (
             [Text(source, content_digest(source, advance=advance)) for source in part]
             for part in (found.train, found.val)
         )
     corpus = Corpus(config, train, val, tokenizer)
-    folder = local_path(config.cache_dir) / corpus.folder_name
+    folder = same_folder(local_path(config.cache_dir) / corpus.folder_name)
     try:
         facts = load_folder(folder)
     except DamagedFolderError as damage:
         report(f"{shown_path(folder)}: the prepared tokens are damaged ({damage}); preparing them again")
         facts = None
     if facts is None:
-        list_sources(found.train + found.val, report)
+        if not takes_time:
+            list_sources(sources, report)
         started = time.monotonic()
-        facts = _make(folder, corpus, report, show_progress=show_progress)
+        folder, facts = _make(corpus, report, show_progress=show_progress)
         report(f"prepared in {time.monotonic() - started:.1f} s, kept in {shown_path(folder)}")
-    prepared = _prepared(found, config.val_fraction, folder, *facts)
+    metadata, tokenizer = facts
+    train_tokens = metadata.train_tokens or _split(folder, metadata, tokenizer=tokenizer, config=config)
+    prepared = PreparedData(found, folder, tokenizer, metadata, train_tokens)
     _warn_of_huge_vocabulary(prepared, report)
     return prepared
 
 
-def split_boundary(tokens: TokenArray, val_fraction: float, end_id: int | None) -> int:
+def _split(folder: Path, metadata: Metadata, *, tokenizer: Tokenizer, config: DataConfig) -> int:
+    """How many tokens are for training where the text to validate on is the last part of the same."""
+    tokens = np.memmap(folder / TOKENS_FILE, dtype=token_dtype(tokenizer.vocab_size), mode="r")
+    end_id = tokenizer.end_id if metadata.text.num_documents > 1 else None
+    return split_boundary(tokens, config.val_fraction, end_id=end_id)
+
+
+def split_boundary(tokens: TokenArray, val_fraction: float, *, end_id: int | None) -> int:
     """How many tokens are for training: of n tokens, n * (1 - val_fraction) rounded down, in exact decimals.
 
     Where there are several documents (`end_id` is not None) the split moves to the nearest document end, if
@@ -132,63 +206,46 @@ def split_boundary(tokens: TokenArray, val_fraction: float, end_id: int | None) 
     return int(cuts[np.abs(cuts - boundary).argmin()]) if cuts.size else boundary
 
 
-def _prepared(
-    found: ResolvedSources, val_fraction: float, folder: Path, metadata: Metadata, tokenizer: Tokenizer
-) -> PreparedData:
-    dtype = token_dtype(tokenizer.vocab_size)
-    fingerprint = metadata.tokens_sha256 + metadata.tokenizer_fingerprint
-    if metadata.train_tokens is None:
-        tokens = np.memmap(folder / TOKENS_FILE, dtype=dtype, mode="r")
-        end_id = tokenizer.end_id if metadata.num_documents > 1 else None
-        train_tokens = split_boundary(tokens, val_fraction, end_id)
-    else:
-        train_tokens = metadata.train_tokens
-        fingerprint += f":{train_tokens}"
-    return PreparedData(
-        source=found.source,
-        val_source=found.val_source,
-        folder=folder,
-        tokenizer=tokenizer,
-        dtype=dtype,
-        num_tokens=metadata.num_tokens,
-        train_tokens=train_tokens,
-        num_documents=metadata.num_documents,
-        num_chars=metadata.num_chars,
-        num_bytes=metadata.num_bytes,
-        start_id=metadata.start_id,
-        fingerprint=hashlib.sha256(fingerprint.encode()).hexdigest(),
-    )
-
-
-def _make(folder: Path, corpus: Corpus, report: Callable[[str], None], *, show_progress: bool) -> Facts:
+def _make(corpus: Corpus, report: Callable[[str], None], *, show_progress: bool) -> tuple[Path, Facts]:
     """Prepare a folder of the cache in two passes over the texts."""
     found = survey(corpus, report, show_progress=show_progress)
     tokenizer = found.tokenizer
-    with cache_errors(folder.parent, "write prepared tokens to"), new_folder(folder.parent) as made:
-        written = write_tokens(made / TOKENS_FILE, corpus, tokenizer, show_progress=show_progress)
-        several = written.num_documents > 1
+    # The name that the completed tokenizer of a continued model leads to: that run, resumed, has no other one.
+    completed = corpus if corpus.given is None else replace(corpus, given=tokenizer)
+    cache = local_path(corpus.config.cache_dir)
+    folder = cache / completed.folder_name
+    with cache_errors(cache, "write prepared tokens to"), new_folder(cache) as made:
+        written = write_tokens(made / TOKENS_FILE, corpus, tokenizer=tokenizer, show_progress=show_progress)
+        several = written.train.num_documents > 1
         metadata = Metadata(
             format=FORMAT,
-            num_documents=written.num_documents,
-            num_chars=found.num_chars,
-            num_bytes=found.num_bytes,
-            num_tokens=written.num_tokens,
-            train_tokens=written.train_tokens if corpus.val else None,
+            text=_facts(found.train, written.train),
+            val_text=_facts(found.val, written.val) if corpus.val else None,
+            num_tokens=written.train.num_tokens + written.val.num_tokens,
+            train_tokens=written.train.num_tokens if corpus.val else None,
             start_id=tokenizer.end_id if several else int(tokenizer.encode(found.usual_start)[0]),
             tokens_sha256=written.sha256,
             tokenizer_fingerprint=tokenizer.fingerprint,
         )
-        write_facts(made, metadata, tokenizer)
+        write_facts(made, metadata, tokenizer=tokenizer)
         install(made, folder)
-    return metadata, tokenizer
+    if folder.name != corpus.folder_name:
+        note_same(cache / corpus.folder_name, folder)
+    return folder, (metadata, tokenizer)
+
+
+def _facts(size: Size, part: Part) -> TextFacts:
+    return TextFacts(num_documents=part.num_documents, num_chars=size.num_chars, num_bytes=size.num_bytes)
 
 
 def _warn_of_huge_vocabulary(prepared: PreparedData, report: Callable[[str], None]) -> None:
     """Most of a vocabulary that is huge for the text occurs too rarely to be learnt."""
     size = prepared.tokenizer.vocab_size
-    if prepared.tokenizer.kind == "char" and size > _LARGE_VOCAB and prepared.num_chars < _FEW_EACH * size:
+    val_text = prepared.metadata.val_text
+    num_chars = prepared.num_chars + (val_text.num_chars if val_text is not None else 0)
+    if prepared.tokenizer.kind == "char" and size > _LARGE_VOCAB and num_chars < _FEW_EACH * size:
         report(
-            f"hint     {size:,} different characters in {prepared.num_chars:,} are too many to learn them all; "
+            f"hint     {size:,} different characters in {num_chars:,} are too many to learn them all; "
             "data.min_char_count=5 joins the rare ones, and data.tokenizer=bpe or byte needs none of them"
         )
 

@@ -6,6 +6,7 @@ Imports no torch.
 
 import contextlib
 import difflib
+import heapq
 import os
 import re
 import stat
@@ -26,7 +27,7 @@ from errors import DataError
 STDLIB = "stdlib"
 STANDARD_INPUT = "-"
 
-_MAX_LISTED = 8
+_MAX_LISTED, _NUM_LARGEST = 8, 3
 _Setting = str | list[str]
 
 
@@ -49,6 +50,8 @@ class ResolvedSources:
     val: list[Source]  # empty where data.val_source is null
     source: _Setting
     val_source: _Setting | None
+    title: str  # what people call the text of data.source
+    val_title: str | None
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def resolve_sources(
     """
     settings = {"data.source": _entries(config.source), "data.val_source": _entries(config.val_source)}
     settings = {setting: entries for setting, entries in settings.items() if entries}
-    _check_sum(config, settings, report)
+    _check_sum(config, settings, report=report)
     piped = _keep_standard_input(config, settings)
     found = {}
     for setting, entries in settings.items():
@@ -85,12 +88,13 @@ def resolve_sources(
             found[setting] = _sift(candidates, context)
         finally:  # what was skipped explains an error, too
             context.skipped.tell(report, setting)
-        _check_any_left(found[setting], candidates, context)
+        _check_any_left(found[setting], candidates, context=context)
     train, val = found["data.source"], found.get("data.val_source", [])
-    _tell_overlap(train, val, report)
+    _tell_overlap(train, val, report=report)
     source, val_source = (_without_pipe(value, piped) for value in (config.source, config.val_source))
     assert source is not None
-    return ResolvedSources(train, val, source, val_source)
+    val_title = None if config.val_source is None else _title(config.val_source)
+    return ResolvedSources(train, val, source, val_source, _title(config.source), val_title)
 
 
 def file_source(name: str, where: str = "data.source") -> Source:
@@ -143,20 +147,27 @@ def read_head(source: Source) -> bytes:
 
 
 def list_sources(sources: list[Source], report: Callable[[str], None]) -> None:
-    """Tell each source with its size; of many, how many there are and their sum."""
-    if len(sources) > _MAX_LISTED:
-        total = format_size(sum(source.size for source in sources))
-        report(f"{len(sources)} files, {total}: {sources[0].name} … {sources[-1].name}")
+    """Tell each source with its size; of many, how many there are, their sum, and the largest."""
+    if len(sources) <= _MAX_LISTED:
+        for source in sources:
+            report(f"{source.name}: {format_size(source.size)}")
         return
-    for source in sources:
-        report(f"{source.name}: {format_size(source.size)}")
+    largest = heapq.nlargest(_NUM_LARGEST, sources, key=lambda source: source.size)
+    named = ", ".join(f"{source.name} ({format_size(source.size)})" for source in largest)
+    report(f"{len(sources):,} files, {format_size(sum(source.size for source in sources))}; the largest: {named}")
 
 
 def _entries(value: _Setting | None) -> list[str]:
     return [value] if isinstance(value, str) else list(value or ())
 
 
-def _check_sum(config: DataConfig, settings: dict[str, list[str]], report: Callable[[str], None]) -> None:
+def _title(value: _Setting) -> str:
+    if isinstance(value, str):
+        return "standard input" if value == STANDARD_INPUT else value
+    return f"{len(value)} sources"
+
+
+def _check_sum(config: DataConfig, settings: dict[str, list[str]], *, report: Callable[[str], None]) -> None:
     urls = {entry for entries in settings.values() for entry in entries if _scheme(entry) is not None}
     if config.sha256 is not None and not urls:
         report("data.sha256 is checked for downloads only; it has no effect here")
@@ -174,7 +185,7 @@ def _keep_standard_input(config: DataConfig, settings: dict[str, list[str]]) -> 
             f"{' and '.join(dict.fromkeys(users))}: - is there {len(users)} times, but standard input is read only "
             "once; save that text to a file and name the file"
         )
-    return keep(standard_input(users[0]), local_path(config.cache_dir) / "stdin", users[0])
+    return keep(standard_input(users[0]), local_path(config.cache_dir) / "stdin", setting=users[0])
 
 
 def _without_pipe(value: _Setting | None, piped: Path | None) -> _Setting | None:
@@ -197,23 +208,23 @@ def _candidates(entry: str, context: _Context) -> list[tuple[Source, bool]]:
     path = local_path(entry)
     try:
         if os.path.isdir(path):  # noqa: PTH112 - unlike the method it never raises
-            return _found(context.search.files_below(_allowed(path, entry, context)), entry, context)
+            return _found(context.search.files_below(_allowed(path, entry, context=context)), entry, context=context)
         if has_pattern(entry) and not os.path.lexists(path):
-            return _found(context.search.matches(path), entry, context)
+            return _found(context.search.matches(path), entry, context=context)
     except OSError as error:
         place = shown_path(Path(os.fsdecode(error.filename))) if error.filename else entry
         raise DataError(f"{setting}: cannot read {place!r}: {_reason(error)}") from error
     return [(file_source(entry, setting), False)]
 
 
-def _allowed(folder: Path, entry: str, context: _Context) -> Path:
+def _allowed(folder: Path, entry: str, *, context: _Context) -> Path:
     why = context.search.excluded(folder)
     if why is not None:
         raise DataError(f"{context.setting}: {entry!r} is a {why.value[0]}; name a folder or file of your own text")
     return folder
 
 
-def _found(paths: list[Path], entry: str, context: _Context) -> list[tuple[Source, bool]]:
+def _found(paths: list[Path], entry: str, *, context: _Context) -> list[tuple[Source, bool]]:
     if not paths:
         what = "there is no file in the folder" if not has_pattern(entry) else "no file matches"
         advice = "hidden files do not count, and ** stands for folders at any depth"
@@ -241,7 +252,7 @@ def _sift(candidates: list[tuple[Source, bool]], context: _Context) -> list[Sour
     return list(kept.values())
 
 
-def _check_any_left(left: list[Source], candidates: list[tuple[Source, bool]], context: _Context) -> None:
+def _check_any_left(left: list[Source], candidates: list[tuple[Source, bool]], *, context: _Context) -> None:
     if left:
         return
     if len(candidates) == 1:
@@ -253,7 +264,7 @@ def _check_any_left(left: list[Source], candidates: list[tuple[Source, bool]], c
     raise DataError(f"{context.setting}: {what}; a model needs some text to learn from")
 
 
-def _tell_overlap(train: list[Source], val: list[Source], report: Callable[[str], None]) -> None:
+def _tell_overlap(train: list[Source], val: list[Source], *, report: Callable[[str], None]) -> None:
     """Warn of texts that are trained on and then measured on."""
     trained = {identity(source.path) for source in train} if val else set()
     both = [source.name for source in val if identity(source.path) in trained]

@@ -27,7 +27,7 @@ def standard_input(setting: str) -> io.BufferedIOBase:
     return cast(io.BufferedIOBase, sys.stdin.buffer)
 
 
-def keep(stream: io.BufferedIOBase, folder: Path, setting: str) -> Path:
+def keep(stream: io.BufferedIOBase, folder: Path, *, setting: str) -> Path:
     """The file in `folder` that holds all of the stream, named by its sha256: whole, or not there at all.
 
     Raises `DataError` where the stream is empty or cannot be read, and where the folder cannot be written.

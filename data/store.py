@@ -6,6 +6,7 @@ concern.
 
 import contextlib
 import hashlib
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,18 +16,28 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from data.durable import PART, part_path, sync_folder, write_durably
+from data.durable import PART, kept_file, part_path, sync_folder, write_durably
 from data.tokenizer import Tokenizer, token_dtype, tokenizer_from_json
 from errors import DataError
 
 TOKENS_FILE = "tokens.bin"
 TOKENIZER_FILE = "tokenizer.json"
 METADATA_FILE = "metadata.json"
-FORMAT = 2  # a folder of another one is prepared anew
+FORMAT = 3  # a folder of another one is prepared anew
 
 _CHUNK_BYTES = 1 << 20  # a multiple of the size of every id
 _STALE_SECONDS = 24 * 3600  # a half-made folder of this age was left behind by a process that was killed
 _INSTALL_ATTEMPTS = 10
+
+
+class TextFacts(BaseModel):
+    """How much text there is, as it was read: without `<|endoftext|>`."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    num_documents: int = Field(ge=1)
+    num_chars: int = Field(ge=1)
+    num_bytes: int = Field(ge=1)  # in UTF-8
 
 
 class Metadata(BaseModel):
@@ -35,9 +46,8 @@ class Metadata(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     format: int
-    num_documents: int = Field(ge=1)
-    num_chars: int = Field(ge=1)
-    num_bytes: int = Field(ge=1)
+    text: TextFacts  # of data.source
+    val_text: TextFacts | None  # of data.val_source, where there is one
     num_tokens: int = Field(ge=1)
     train_tokens: int | None = Field(ge=1)  # where the validation text begins; None: data.val_fraction says
     start_id: int = Field(ge=0)
@@ -129,7 +139,26 @@ def install(made: Path, folder: Path) -> None:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def write_facts(made: Path, metadata: Metadata, tokenizer: Tokenizer) -> None:
+def same_folder(folder: Path) -> Path:
+    """The folder that holds what is wanted under this name: the one that `note_same` noted, or this one itself."""
+    try:
+        name = _note(folder).read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return folder
+    return folder.with_name(name) if re.fullmatch(r"[a-z0-9_-]{1,100}", name, re.IGNORECASE) else folder
+
+
+def note_same(folder: Path, other: Path) -> None:
+    """Let what is wanted under the name of `folder` be found in `other`, beside it. Raises `DataError`."""
+    with kept_file(folder.parent, _note(folder).name, purpose="write prepared tokens to") as kept:
+        kept.file.write(other.name.encode("ascii"))
+
+
+def _note(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.same")
+
+
+def write_facts(made: Path, metadata: Metadata, *, tokenizer: Tokenizer) -> None:
     """Write all of a folder but its tokens."""
     write_durably(made / TOKENIZER_FILE, tokenizer.to_json() + "\n")
     write_durably(made / METADATA_FILE, metadata.model_dump_json(indent=2) + "\n")

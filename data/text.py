@@ -54,7 +54,8 @@ def read_text(
     encoding = source.encoding or encoding
     _check_beginning(source, encoding)
     line_ends = io.IncrementalNewlineDecoder(None, translate=newlines == "normalize")
-    for piece in _decoded(source, encoding, chunk_bytes, advance, expected_digest):
+    pieces = _decoded(source, encoding, chunk_bytes=chunk_bytes, advance=advance, expected_digest=expected_digest)
+    for piece in pieces:
         if text := line_ends.decode(piece):
             yield text
     if text := line_ends.decode("", final=True):
@@ -67,6 +68,7 @@ def read_text(
 def _decoded(
     source: Source,
     encoding: str,
+    *,
     chunk_bytes: int,
     advance: Callable[[int], object],
     expected_digest: str | None,
@@ -82,10 +84,10 @@ def _decoded(
             try:
                 piece = decoder.decode(chunk, not chunk)
             except UnicodeError as error:
-                raise _undecodable(source, encoding, error, fed) from error
+                raise _undecodable(source, encoding, error=error, fed=fed) from error
             if "\0" in piece or (may_give_surrogates and not _is_whole(piece)):
                 decoder.setstate(state)
-                raise _no_character(source, encoding, decoder, chunk, fed - len(chunk))
+                raise _no_character(source, encoding, decoder=decoder, chunk=chunk, offset=fed - len(chunk))
             if piece:
                 yield piece.removeprefix("\ufeff") if is_first else piece
                 is_first = False
@@ -109,22 +111,22 @@ def _check_beginning(source: Source, encoding: str) -> None:
         raise DataError(f"{source.name}: this is {kind}")
 
 
-def _undecodable(source: Source, encoding: str, error: UnicodeError, fed: int) -> DataError:
+def _undecodable(source: Source, encoding: str, *, error: UnicodeError, fed: int) -> DataError:
     """The error for bytes that the decoder refused, after `fed` bytes in all."""
     if not isinstance(error, UnicodeDecodeError):  # UTF-16 and UTF-32 want a byte order mark
         sample = read_head(source)
         return DataError(
-            f"{source.name}: this is not {encoding.upper()} ({error}); {_advice(source, encoding, sample)}"
+            f"{source.name}: this is not {encoding.upper()} ({error}); {_advice(source, encoding, sample=sample)}"
         )
     offset = fed - len(error.object) + error.start  # the object ends with the last byte fed
     found = error.object[error.start : error.start + 1]
     sample = read_head(source) if offset < SAMPLE_BYTES // 2 else _surroundings(error.object, error.start)
     place = f"{source.name}: byte {offset} (counted from 0) is 0x{found.hex()}"
-    return DataError(f"{place}, which is not {encoding.upper()}; {_advice(source, encoding, sample)}")
+    return DataError(f"{place}, which is not {encoding.upper()}; {_advice(source, encoding, sample=sample)}")
 
 
 def _no_character(
-    source: Source, encoding: str, decoder: codecs.IncrementalDecoder, chunk: bytes, offset: int
+    source: Source, encoding: str, *, decoder: codecs.IncrementalDecoder, chunk: bytes, offset: int
 ) -> DataError:
     """The error for a NUL or half of a surrogate pair in what `chunk`, at this offset, adds to the text."""
     start = offset - len(decoder.getstate()[0])
@@ -160,7 +162,7 @@ def _surroundings(data: bytes, position: int) -> bytes:
     return before[before.find(b"\n") + 1 :] + data[position : position + reach]
 
 
-def _advice(source: Source, encoding: str, sample: bytes) -> str:
+def _advice(source: Source, encoding: str, *, sample: bytes) -> str:
     """What to do about bytes that are not in the encoding, from what the text around them looks like."""
     if binary_kind(sample, encoding) is not None:
         return f"this is {BINARY}"

@@ -22,6 +22,7 @@ from data.unicode import (
     lines_with_content,
     normalized,
     unknown_characters,
+    without_positions,
 )
 from errors import DataError
 
@@ -96,30 +97,38 @@ class Tokenizer(ABC):
     def encode_stream(self, chunks: Iterable[str], *, drop_unknown: bool = False) -> Iterator[TokenArray]:
         """The ids of a text in chunks; joined, they are those of the whole text, however it was cut.
 
-        Characters that the vocabulary lacks raise `DataError`, or are left out where `drop_unknown`.
+        Characters that the vocabulary lacks raise `DataError`, or are left out where `drop_unknown`; so are then those
+        for which it has only the token that they would share.
         """
         texts = normalized(chunks, self.unicode)
-        yield from self._encode_chunks(map(self._without_missing, texts) if drop_unknown else texts)
+        yield from self._encode_chunks(map(self._without_strangers, texts) if drop_unknown else texts)
 
     def _encode_chunks(self, chunks: Iterable[str]) -> Iterator[TokenArray]:
         return map(self._encode, chunks)
 
-    def encode_lines(self, chunks: Iterable[str], *, drop_unknown: bool = False) -> Iterator[TokenArray]:
+    def encode_lines(
+        self, chunks: Iterable[str], *, drop_unknown: bool = False, name: str = "the text"
+    ) -> Iterator[TokenArray]:
         """The ids of every line that is not blank, without its newline, each followed by `end_id`.
 
-        However the text is cut into chunks. `drop_unknown` as in `encode_stream`.
+        However the text, called `name`, is cut into chunks. `drop_unknown` as in `encode_stream`. Raises `DataError`
+        for a line that is too long for the memory.
         """
         texts = normalized(chunks, self.unicode)
         if drop_unknown:
-            texts = (self._without_missing(text, but="\n") for text in texts)
-        for block in lines_with_content(texts):
+            texts = (self._without_strangers(text, but="\n") for text in texts)
+        for block in lines_with_content(texts, name=name):
             yield self._encode_lines(block)
 
-    def _without_missing(self, text: str, *, but: str = "") -> str:
-        missing = self._missing(text)
-        if but and missing.size:
-            missing = missing[code_points(text)[missing] != ord(but)]
-        return characters_of(np.delete(code_points(text), missing)) if missing.size else text
+    def _strangers(self, text: str) -> npt.NDArray[np.intp]:
+        """The positions of what has no id of its own in a text in normal form."""
+        return self._missing(text)
+
+    def _without_strangers(self, text: str, *, but: str = "") -> str:
+        strangers = self._strangers(text)
+        if but and strangers.size:
+            strangers = strangers[code_points(text)[strangers] != ord(but)]
+        return without_positions(text, strangers)
 
     def unknown(self, text: str) -> list[tuple[int, str]]:
         """Every (position, character) of `normalize(text)` that cannot be encoded; positions count from 0."""
@@ -129,7 +138,7 @@ class Tokenizer(ABC):
     def known(self, text: str) -> str:
         """`normalize(text)` without the characters that cannot be encoded."""
         text = self.normalize(text)
-        while (shorter := self.normalize(self._without_missing(text))) != text:
+        while (shorter := self.normalize(without_positions(text, self._missing(text)))) != text:
             text = shorter  # what now stands side by side may have become a character that is unknown in turn
         return text
 
@@ -155,8 +164,13 @@ class Tokenizer(ABC):
 
     @cached_property
     def bytes_per_token(self) -> npt.NDArray[np.int64]:
-        """How many bytes of UTF-8 each token stands for, shape (vocab_size,); 0 for `end_id`."""
-        return np.array([len(piece) for piece in self.pieces], dtype=np.int64)
+        """How many bytes of UTF-8 each token stands for, shape (vocab_size,); 0 for `end_id`.
+
+        1, the least there is, for the one that rare characters share: bits per byte are never shown too low.
+        """
+        sizes = np.array([len(piece) for piece in self.pieces], dtype=np.int64)
+        sizes[list(self.never_generated)] = np.minimum(sizes[list(self.never_generated)], 1)
+        return sizes
 
     @cached_property
     def fingerprint(self) -> str:
@@ -216,8 +230,9 @@ class CharTokenizer(Tokenizer):
         return ids
 
     def _missing(self, text: str) -> npt.NDArray[np.intp]:
-        if self.has_unknown:
-            return super()._missing(text)
+        return super()._missing(text) if self.has_unknown else self._strangers(text)
+
+    def _strangers(self, text: str) -> npt.NDArray[np.intp]:
         return np.flatnonzero(self._ids.take(code_points(text), mode="clip") == self._missing_id)
 
     def _decode(self, ids: npt.NDArray[np.int64]) -> str:
@@ -289,23 +304,26 @@ def tokenizer_from_json(text: str, where: str) -> Tokenizer:
         raise DataError(f"{where}: not a tokenizer file: {error}") from error
     if not isinstance(fields, dict):
         raise DataError(f"{where}: not a tokenizer file: expected a JSON object, found {_excerpt(fields)}")
-    if type(fields.get("format")) is not int or fields["format"] != _FORMAT:
-        raise DataError(f"{where}: expected tokenizer format {_FORMAT}, found {_excerpt(fields.get('format'))}")
+    if type(found := fields.get("format")) is not int or found < _FORMAT:
+        raise DataError(f"{where}: expected tokenizer format {_FORMAT}, found {_excerpt(found)}; the file is damaged")
+    if found > _FORMAT:
+        newer = f"a newer version (tokenizer format {_excerpt(found)}; this one reads {_FORMAT})"
+        raise DataError(f"{where}: written by {newer}: update this program")
     if fields.get("unicode", "NFC") != "NFC":
         raise DataError(f"{where}: unicode must be NFC where it is given, found {_excerpt(fields['unicode'])}")
     if fields.get("kind") == CharTokenizer.kind:
-        _expect_keys(fields, {"characters"}, {"has_unknown"}, where)
+        _expect_keys(fields, where, required={"characters"}, optional={"has_unknown"})
         return _char_tokenizer(fields, where)
     if fields.get("kind") == ByteTokenizer.kind:
-        _expect_keys(fields, set(), set(), where)
+        _expect_keys(fields, where, required=())
         return ByteTokenizer(unicode=fields.get("unicode", "none"))
     if str(fields.get("kind")).startswith(("bpe", "tiktoken:")):
         from data.bpe import bpe_from_fields  # which stands on this file
 
-        _expect_keys(fields, {"tokens", "pattern", "end_id"}, set(), where)
+        _expect_keys(fields, where, required={"tokens", "pattern", "end_id"})
         return bpe_from_fields(fields, where)
-    found = _excerpt(fields.get("kind"))
-    raise DataError(f"{where}: kind must be char, byte, bpe or tiktoken:NAME, found {found}")
+    kind = _excerpt(fields.get("kind"))
+    raise DataError(f"{where}: kind must be char, byte, bpe or tiktoken:NAME, found {kind}")
 
 
 def _char_tokenizer(fields: dict[str, Any], where: str) -> CharTokenizer:
@@ -320,7 +338,7 @@ def _char_tokenizer(fields: dict[str, Any], where: str) -> CharTokenizer:
     return CharTokenizer(characters, has_unknown="has_unknown" in fields, unicode=fields.get("unicode", "none"))
 
 
-def _expect_keys(fields: dict[str, Any], required: set[str], optional: set[str], where: str) -> None:
+def _expect_keys(fields: dict[str, Any], where: str, *, required: Iterable[str], optional: Iterable[str] = ()) -> None:
     required = {"format", "kind", *required}
     if not required <= fields.keys() <= {*required, *optional, "unicode"}:
         found, wanted = ", ".join(sorted(fields)), ", ".join(sorted(required))

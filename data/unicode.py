@@ -18,6 +18,7 @@ from errors import DataError
 UnicodeForm = Literal["none", "NFC"]
 
 NUM_CODE_POINTS = 0x110000
+MAX_LINE = 64 << 20  # characters; as code points, ids and text they take a gigabyte of memory
 _SURROGATES = range(0xD800, 0xE000)  # halves of UTF-16 pairs: code points, but no characters
 _HANGUL_VOWELS_AND_FINALS = (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))
 _MAX_RUN = 1024  # characters that may all combine: the Stream-Safe Text Format of Unicode (UAX #15) stops at 30
@@ -32,6 +33,11 @@ def code_points(text: str) -> npt.NDArray[np.uint32]:
 def characters_of(codes: npt.NDArray[np.integer[Any]]) -> str:
     """The text that has these code points."""
     return codes.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
+
+
+def without_positions(text: str, positions: npt.NDArray[np.intp]) -> str:
+    """The text without the characters at these positions."""
+    return characters_of(np.delete(code_points(text), positions)) if positions.size else text
 
 
 def is_surrogate(codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
@@ -97,17 +103,23 @@ def _combines_backward() -> npt.NDArray[np.bool_]:
     return table
 
 
-def lines_with_content(chunks: Iterable[str]) -> Iterator[str]:
+def lines_with_content(chunks: Iterable[str], *, name: str = "the text") -> Iterator[str]:
     """The lines that are not blank, in blocks of whole ones, each line with a newline behind it.
 
-    The last line gets one if it has none. A line must fit in memory.
+    The last line gets one if it has none. A line must fit in memory: one that goes on for more than `MAX_LINE`
+    characters raises a `DataError` that `name`s the text.
     """
     unfinished: list[str] = []
+    length = 0
     for chunk in chunks:
         end = chunk.rfind("\n") + 1
+        length += chunk.find("\n") if end else len(chunk)
+        if length > MAX_LINE:
+            raise DataError(f"{name}: there is a line of more than {MAX_LINE:,} characters; use data.documents=file")
         if end:
             yield from _without_blank_lines("".join([*unfinished, chunk[:end]]))
             unfinished = []
+            length = len(chunk) - end
         if end < len(chunk):
             unfinished.append(chunk[end:])
     if unfinished:

@@ -24,6 +24,9 @@ WITHOUT_TORCH += (
     "data/published.py",
     "data/paths.py",
     "data/durable.py",
+    "data/corpus.py",
+    "data/vocabulary.py",
+    "data/passes.py",
 )
 WITHOUT_TORCH += ("engine/files.py", "engine/lock.py", "engine/new_run.py", "engine/run_folder.py")
 MAX_FILE_LINES, MAX_COMMAND_LINES = 350, 400

@@ -178,7 +178,7 @@ def test_one_document_is_split_at_the_exact_share_rounded_down(
     num_chars: int, val_fraction: float, share: float
 ) -> None:
     tokens = np.zeros(num_chars, dtype=np.uint8)
-    boundary = split_boundary(tokens, val_fraction, None)
+    boundary = split_boundary(tokens, val_fraction, end_id=None)
     assert boundary == int(num_chars * Fraction(str(share)))
     if val_fraction == 0.1:
         assert boundary == int(num_chars * 0.9)  # nanoGPT's rule
@@ -205,7 +205,7 @@ def ends_at(*positions: int) -> np.ndarray:
     ],
 )
 def test_several_documents_are_split_at_a_near_document_end(positions: tuple[int, ...], boundary: int) -> None:
-    assert split_boundary(ends_at(*positions), 0.1, 9) == boundary
+    assert split_boundary(ends_at(*positions), 0.1, end_id=9) == boundary
 
 
 def test_a_preparation_describes_the_text_and_the_tokens(tmp_path: Path) -> None:

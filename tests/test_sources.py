@@ -344,9 +344,13 @@ def test_one_sum_cannot_belong_to_two_downloads() -> None:
         resolve("http://127.0.0.1:9/a", "http://127.0.0.1:9/b", sha256="0" * 64)
 
 
-def test_sources_are_listed_with_their_sizes_and_many_are_summed_up() -> None:
+def test_sources_are_listed_with_their_sizes_and_of_many_the_largest() -> None:
     lines: list[str] = []
-    sources = [Source(f"{i}.txt", Path(f"{i}.txt"), 1_234_000) for i in range(10)]
+    sources = [Source(f"{i}.txt", Path(f"{i}.txt"), 1_234_000 + i % 5 * 10**6) for i in range(10)]
     list_sources(sources[:2], lines.append)
     list_sources(sources, lines.append)
-    assert lines == ["0.txt: 1.2 MB", "1.txt: 1.2 MB", "10 files, 12.3 MB: 0.txt … 9.txt"]
+    assert lines == [
+        "0.txt: 1.2 MB",
+        "1.txt: 2.2 MB",
+        "10 files, 32.3 MB; the largest: 4.txt (5.2 MB), 9.txt (5.2 MB), 3.txt (4.2 MB)",
+    ]

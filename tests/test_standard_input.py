@@ -14,7 +14,7 @@ PROGRAM = (
     "import sys; from pathlib import Path; from errors import command_boundary\n"
     "with command_boundary() as arguments:\n"
     "    from data.standard_input import keep, standard_input\n"
-    "    print(keep(standard_input('data.source'), Path(arguments[0]), 'data.source'))"
+    "    print(keep(standard_input('data.source'), Path(arguments[0]), setting='data.source'))"
 )
 
 
@@ -43,14 +43,14 @@ def test_what_is_piped_is_kept_under_its_sum(tmp_path: Path) -> None:
 
 
 def test_the_same_text_again_is_the_same_file(tmp_path: Path) -> None:
-    first, second = (keep(io.BytesIO(b"text"), tmp_path, "data.source") for _ in range(2))
+    first, second = (keep(io.BytesIO(b"text"), tmp_path, setting="data.source") for _ in range(2))
     assert first == second
     assert list(tmp_path.iterdir()) == [first]
 
 
 def test_an_empty_pipe_is_an_error_and_nothing_is_kept(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.val_source: standard input is empty; pipe a text into the command"):
-        keep(io.BytesIO(), tmp_path, "data.val_source")
+        keep(io.BytesIO(), tmp_path, setting="data.val_source")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -69,16 +69,16 @@ class Broken(io.BufferedIOBase):
 
 def test_a_pipe_that_fails_is_one_line_and_nothing_is_kept(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read standard input: Input/output error"):
-        keep(Broken(OSError(5, "Input/output error")), tmp_path, "data.source")
+        keep(Broken(OSError(5, "Input/output error")), tmp_path, setting="data.source")
     with pytest.raises(KeyboardInterrupt):
-        keep(Broken(KeyboardInterrupt()), tmp_path, "data.source")
+        keep(Broken(KeyboardInterrupt()), tmp_path, setting="data.source")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cache_that_cannot_be_written_names_the_setting(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     with pytest.raises(DataError, match=r"data\.cache_dir: cannot keep standard input"):
-        keep(io.BytesIO(b"text"), tmp_path / "file" / "stdin", "data.source")
+        keep(io.BytesIO(b"text"), tmp_path / "file" / "stdin", setting="data.source")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")

@@ -13,9 +13,12 @@ from data.store import (
     TOKENS_FILE,
     DamagedFolderError,
     Metadata,
+    TextFacts,
     install,
     load_folder,
     new_folder,
+    note_same,
+    same_folder,
     write_facts,
 )
 from data.tokenizer import CharTokenizer
@@ -24,9 +27,8 @@ TOKENIZER = CharTokenizer("abc")
 TOKENS = TOKENIZER.encode("abcabc").tobytes()
 METADATA = Metadata(
     format=FORMAT,
-    num_documents=1,
-    num_chars=6,
-    num_bytes=6,
+    text=TextFacts(num_documents=1, num_chars=6, num_bytes=6),
+    val_text=None,
     num_tokens=6,
     train_tokens=None,
     start_id=0,
@@ -37,7 +39,7 @@ METADATA = Metadata(
 
 def fill(folder: Path, tokens: bytes = TOKENS, metadata: Metadata = METADATA) -> None:
     (folder / TOKENS_FILE).write_bytes(tokens)
-    write_facts(folder, metadata, TOKENIZER)
+    write_facts(folder, metadata, tokenizer=TOKENIZER)
 
 
 def write(cache: Path) -> Path:
@@ -138,3 +140,19 @@ def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> No
     assert not old.exists()
     assert not download.exists()
     assert recent.exists()
+
+
+def test_a_name_may_stand_for_another_folder(tmp_path: Path) -> None:
+    folder, other = tmp_path / "char-1", tmp_path / "char-2"
+    assert same_folder(folder) == folder
+    note_same(folder, other)
+    assert same_folder(folder) == other
+    assert same_folder(other) == other
+
+
+@pytest.mark.parametrize("content", [b"", b"../char-2", b"..", b"\xff", b"a" * 101, b"a\n"])
+def test_what_is_no_name_of_a_folder_stands_for_none(tmp_path: Path, content: bytes) -> None:
+    note_same(tmp_path / "char-1", tmp_path / "char-2")
+    (note,) = tmp_path.iterdir()
+    note.write_bytes(content)
+    assert same_folder(tmp_path / "char-1") == tmp_path / "char-1"

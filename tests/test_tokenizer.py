@@ -81,6 +81,23 @@ def test_characters_and_bytes_per_token_add_up_to_those_of_the_text(text: str) -
         assert tokenizer.chars_per_token[tokenizer.end_id] == 0 == tokenizer.bytes_per_token[tokenizer.end_id]
 
 
+def test_what_rare_characters_share_is_a_character_of_one_byte_the_least_that_it_can_be() -> None:
+    tokenizer = CharTokenizer("aé", has_unknown=True)
+    assert tokenizer.bytes_per_token.tolist() == [1, 2, 1, 0]
+    assert tokenizer.chars_per_token.tolist() == [1, 1, 1, 0]
+    assert CharTokenizer("aé\ufffd").bytes_per_token.tolist() == [1, 2, 3, 0]
+
+
+@pytest.mark.parametrize("has_unknown", [False, True])
+def test_dropped_is_what_has_no_id_of_its_own(has_unknown: bool) -> None:
+    tokenizer = CharTokenizer("ab", has_unknown=has_unknown)
+    chunks = ["axb\n", "xx\n\ud800b", "☃"]
+    streamed = np.concatenate(list(tokenizer.encode_stream(chunks, drop_unknown=True)))
+    assert streamed.tolist() == [0, 1, 1]
+    lines = np.concatenate(list(tokenizer.encode_lines(chunks, drop_unknown=True)))
+    assert lines.tolist() == [0, 1, tokenizer.end_id, 1, tokenizer.end_id]
+
+
 @unhurried
 @given(texts)
 def test_a_tokenizer_comes_back_from_its_json(text: str) -> None:
@@ -328,7 +345,9 @@ def char_json(**changes: object) -> str:
         ("[1]", "JSON object"),
         ("9" * 5000, "not a tokenizer file"),
         ("{}", "format 1, found None"),
-        (char_json(format=2), "format 1, found 2"),
+        (char_json(format=0), "expected tokenizer format 1, found 0; the file is damaged"),
+        (char_json(format=2), r"written by a newer version \(tokenizer format 2; this one reads 1\): update this prog"),
+        (char_json(format=10**400), r"newer version \(tokenizer format 10{56}\.\.\.; this one"),
         (char_json(format=True), "format 1, found True"),
         (char_json(kind="magic"), "char, byte, bpe or tiktoken:NAME, found 'magic'"),
         (char_json(kind=["char"]), "char, byte"),

@@ -111,6 +111,22 @@ def test_a_long_line_in_small_chunks_is_joined_once() -> None:
     assert time.monotonic() - started < 10
 
 
+@pytest.mark.parametrize("ends", ["", "\n", "a\n\nb"])
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(ends: str) -> None:
+    chunk = "a" * (1 << 20)
+    chunks = itertools.chain([chunk + "\n"], itertools.repeat(chunk, 64), ["a" + ends], itertools.repeat(chunk, 9))
+    with pytest.raises(DataError, match=r"^x\.txt: there is a line of more than 67,108,864 characters; use data\.doc"):
+        list(lines_with_content(chunks, name="x.txt"))
+
+
+def test_many_lines_may_be_longer_than_one() -> None:
+    chunk = "a" * (1 << 20)
+    chunks = itertools.chain.from_iterable(itertools.repeat([chunk, "\n" + chunk], 40))
+    assert sum(map(len, lines_with_content(chunks))) == 80 * len(chunk) + 41
+    almost = itertools.chain(itertools.repeat(chunk, 64), ["\na"])
+    assert sum(map(len, lines_with_content(almost))) == 64 * len(chunk) + 3
+
+
 @unhurried
 @given(st.text(characters, min_size=1), st.data())
 def test_a_vocabulary_counted_in_chunks_is_that_of_the_whole_text(text: str, data: st.DataObject) -> None:

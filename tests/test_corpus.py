@@ -1,0 +1,84 @@
+"""Under which name the cache keeps the tokens of a corpus."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prepared import prepared_from, tokens_of
+
+from data.tokenizer import CharTokenizer, Tokenizer
+
+TEXT = "some text\nand cafe\u0301\n" * 9
+
+
+def test_a_setting_that_changes_the_tokens_prepares_anew(tmp_path: Path) -> None:
+    folders = [
+        prepared_from(tmp_path, TEXT, **settings)[0].folder
+        for settings in (
+            {},
+            {"documents": "line"},
+            {"unicode": "NFC"},
+            {"min_char_count": 10},
+            {"newlines": "keep"},
+            {"encoding": "latin-1"},
+            {"val": "some text"},
+            {"documents": "none"},
+            {"tokenizer": "byte"},
+            {"tokenizer": "bpe", "bpe_vocab_size": 258},
+            {"tokenizer": "bpe", "bpe_vocab_size": 259},
+            {"given": CharTokenizer(TEXT)},
+            {"given": CharTokenizer(TEXT), "unknown": "drop"},
+            {"given": CharTokenizer(TEXT + "z")},
+        )
+    ]
+    assert len(set(folders)) == len(folders)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"bpe_vocab_size": 4096}, {"unknown": "drop"}, {"val_fraction": 0.3}, {"encoding": "UTF8"}, {"encoding": "U8"}],
+)
+def test_a_setting_without_effect_on_the_tokens_does_not(tmp_path: Path, settings: dict[str, Any]) -> None:
+    first, _ = prepared_from(tmp_path, TEXT)
+    second, said = prepared_from(tmp_path, TEXT, **settings)
+    assert first.folder == second.folder
+    assert not any("prepared" in line for line in said)
+
+
+def files_below(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("base", [CharTokenizer("some"), CharTokenizer("some", has_unknown=True)])
+def test_a_run_that_extended_a_vocabulary_finds_its_tokens_again(tmp_path: Path, base: CharTokenizer) -> None:
+    """The first time its tokenizer is that of the model it starts from, on resume its own."""
+    first, said = prepared_from(tmp_path, TEXT, given=base, unknown="extend")
+    assert any("they are added to its vocabulary" in line for line in said)
+    before = files_below(tmp_path / "cache")
+    for given in (first.tokenizer, base):
+        again, said = prepared_from(tmp_path, TEXT, given=given, unknown="extend")
+        assert said == []
+        assert again.folder == first.folder
+        assert again.fingerprint == first.fingerprint
+        assert files_below(tmp_path / "cache") == before
+    assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == [first.folder.name]
+
+
+def test_two_models_that_are_extended_to_the_same_vocabulary_share_the_tokens(tmp_path: Path) -> None:
+    first, second = (
+        prepared_from(tmp_path, TEXT, given=CharTokenizer(base), unknown="extend")[0] for base in ("some", "text")
+    )
+    assert first.folder == second.folder
+    assert tokens_of(second) == list(TEXT)
+
+
+def test_tokens_that_somebody_removed_are_made_again(tmp_path: Path) -> None:
+    base: Tokenizer = CharTokenizer("some")
+    first, _ = prepared_from(tmp_path, TEXT, given=base, unknown="extend")
+    for path in first.folder.iterdir():
+        path.unlink()
+    first.folder.rmdir()
+    second, said = prepared_from(tmp_path, TEXT, given=base, unknown="extend")
+    assert second.folder == first.folder
+    assert any("prepared in" in line for line in said)
+    assert tokens_of(second) == list(TEXT)
