@@ -78,7 +78,7 @@ def command_boundary() -> Iterator[list[str]]:
         drop_output(sys.stdout)
         sys.exit(0)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):  # the disk's end, or one's share
             raise
         drop_output(sys.stdout)
         print(f"error: {error}; make room on that disk", file=sys.stderr)

@@ -57,10 +57,10 @@ def main(arguments: Sequence[str]) -> int:
     with RunLock(console.warn) as lock:
         if order.resumed is not None and processes.is_main and not order.dry_run:
             lock.take(order.resumed.path)
-        return set_out(order, processes, console, lock)
+        return set_out(order, processes, console=console, lock=lock)
 
 
-def set_out(order: Order, processes: Processes, console: Console, lock: RunLock) -> int:
+def set_out(order: Order, processes: Processes, *, console: Console, lock: RunLock) -> int:
     """From the order to the state that a run starts with, and on to its end; the exit code."""
     config, resumed, base = order.config, None, None
     if order.resumed is not None:
@@ -70,12 +70,12 @@ def set_out(order: Order, processes: Processes, console: Console, lock: RunLock)
         base = load_base(config.train.init_from)
         config = inherit(config, base, console.say)
     with processes.together(choose_device(config.runtime.device, processes.local_rank_or_none)):
-        prepared = prepare_text(config, base or resumed, processes, console)
+        prepared = prepare_text(config, base or resumed, processes=processes, console=console)
         num_parameters = count_parameters(config.model, prepared.tokenizer.vocab_size)
         runtime = choose_runtime(config.runtime, num_parameters, processes.local_rank_or_none)
         config = resolved(config, prepared, runtime)
         wandb_mode(config)  # a wrong WANDB_MODE is reported before there is a run folder
-        describe(config, prepared, runtime, processes, console)
+        describe(config, prepared, runtime=runtime, processes=processes, console=console)
         with explain_out_of_memory(config):
             state = TrainingState(config, prepared, runtime, processes)
             if resumed is not None:
@@ -84,10 +84,10 @@ def set_out(order: Order, processes: Processes, console: Console, lock: RunLock)
                 state.start_from(base)
             file_sizes = resumed.progress["file_sizes"] if resumed else None
             del resumed, base  # the state has its own copy
-            return carry_out(order, Trainer(state, console), file_sizes, lock)
+            return carry_out(order, Trainer(state, console), file_sizes=file_sizes, lock=lock)
 
 
-def carry_out(order: Order, trainer: "Trainer", file_sizes: dict[str, int] | None, lock: RunLock) -> int:
+def carry_out(order: Order, trainer: "Trainer", *, file_sizes: dict[str, int] | None, lock: RunLock) -> int:
     """Do what was asked for; the exit code. `file_sizes` are those of a run that is resumed."""
     state, config = trainer.state, trainer.config
     is_main = state.processes.is_main
@@ -101,7 +101,7 @@ def carry_out(order: Order, trainer: "Trainer", file_sizes: dict[str, int] | Non
     if run is not None and state.is_finished():
         if is_main:
             finish_save(run, vars(state.progress), keep=config.train.keep_checkpoints)
-            more = command("train.py", "--resume", run.path, *going_on(state))
+            more = command("train.py", "--resume", order.checkpoint or run.path, *going_on(state))
             print(f"{run.path}: finished already at step {state.progress.step}; to go on: {more}")
         return 0
     if run is None and is_main:
@@ -140,8 +140,8 @@ class Trainer:
             self.console.say(f"run      {folder.path}")
             self.tracker = Tracker(folder, file_sizes)
         exit_code = 1  # as the dashboard shows it where an error ends the run
-        try:
-            with StopRequest(self.console.warn) as stop:
+        with StopRequest(self.console.warn) as stop:  # also while files and dashboard are closed
+            try:
                 if file_sizes is None:
                     self.save()  # so that, whatever comes, the run can be resumed
                 else:
@@ -150,11 +150,11 @@ class Trainer:
                     self.tracker.dashboard = start_dashboard(self.config, folder, self.console.say)
                 self.console.start_bar(self.progress.step, self.config.train.max_steps)
                 self.train(stop)
-            exit_code = 0 if self.state.is_finished() else EXIT_INTERRUPTED
-        finally:
-            self.console.stop_bar()
-            if self.tracker is not None:
-                self.tracker.close(exit_code)
+                exit_code = 0 if self.state.is_finished() else EXIT_INTERRUPTED
+            finally:
+                self.console.stop_bar()
+                if self.tracker is not None:
+                    self.tracker.close(exit_code)
         return exit_code
 
     def forget_lost_best(self) -> None:
@@ -239,7 +239,10 @@ class Trainer:
         if bad_step is None:
             return
         if self.folder is None:
-            raise UserError(f"process {self.processes.rank}, step {bad_step}: the loss or a gradient is not finite")
+            raise UserError(
+                f"process {self.processes.rank}, step {bad_step}: the loss or a gradient is not finite; "
+                "process 0 says how to go on"
+            )
         last = self.folder.find("last")
         lower = [f"{name}={value / 4:g}" for name, value in self.state.optimizers.rates_in_use().items()]
         raise UserError(
@@ -250,10 +253,8 @@ class Trainer:
     def training_metrics(self, grad_norm: torch.Tensor) -> dict[str, float]:
         """What the steps since the last call have shown."""
         train = self.config.train
-        loss = self.state.losses.take_mean()
-        loss = (
-            self.processes.sum([loss])[0] / self.processes.world_size
-        )  # waits for the device, so the clock is read after it
+        # Waits for the device, so the clock is read after it.
+        loss = self.processes.mean(self.state.losses.take_mean())
         seconds, steps = self.stopwatch.lap(self.progress.step)
         tokens = steps * train.grad_accum_steps * train.batch_size * self.config.model.context_length
         tokens *= self.processes.world_size

@@ -50,6 +50,7 @@ class LossPart(Part):
 
     sum: float
     steps: Count
+    sums_of_others: list[float] = []  # of all processes but the main one
 
 
 class ProgressPart(Part):

@@ -30,7 +30,8 @@ def replacing(path: Path) -> Iterator[Path]:
                 temporary.unlink(missing_ok=True)
     except OSError as error:
         raise CheckpointError(
-            f"{shown_path(path)}: could not be written: {error.strerror or error}; what was there before is untouched"
+            f"{shown_path(path)}: could not be written: {error.strerror or error}; "
+            "what was there before is untouched; make room and try again"
         ) from error
     sync_folder(target.parent)
 

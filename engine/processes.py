@@ -4,10 +4,13 @@ torchrun starts them. A process that it did not start is alone, and then nothing
 """
 
 import contextlib
+import gc
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -19,7 +22,17 @@ from errors import DeviceError, UserError
 Result = TypeVar("Result")
 
 # What gloo and nccl say where another process is gone; they have no exception of their own for it.
-LOST_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "timed out", "Timed out", "NCCL")
+LOST_WORDS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "timed out",
+    "Timed out",
+    "ncclRemoteError",
+    "remote process exited",
+)
+# While one process prepares a large text the others wait. Who has gone is noticed by its connection, not by the time.
+LONGEST_WAIT = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -29,7 +42,6 @@ class Processes:
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
-    local_world_size: int = 1
 
     @property
     def is_main(self) -> bool:
@@ -58,25 +70,30 @@ class Processes:
             os.environ.setdefault("USE_LIBUV", "0")  # torch for Windows is built without it
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        with self.losing_another_is_a_user_error():
-            distributed.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-            try:
-                yield
-            finally:
-                distributed.destroy_process_group()
-
-    @contextlib.contextmanager
-    def losing_another_is_a_user_error(self) -> Iterator[None]:
-        """The process that failed says why; the others only that they have lost it."""
+        try:
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            distributed.init_process_group(backend, timeout=LONGEST_WAIT)
+        except (ValueError, RuntimeError) as error:  # as torch says that an address is missing, taken or silent
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(
+                f"process {self.rank}: the {self.world_size} processes do not find each other ({reason}); "
+                "start all of them with torchrun, and with the same address"
+            ) from error
         try:
             yield
         except RuntimeError as error:
             if not any(words in str(error) for words in LOST_WORDS):
                 raise
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by which torchrun ends those that are left; we do so anyway
             raise UserError(
                 f"process {self.rank}: another process of this run has ended or cannot be reached; it says why. "
                 "When that is put right, resume the run"
             ) from error
+        finally:
+            # A wrapped model refers to itself and to the group. Were it still there when Python ends, the group's
+            # threads would end after what they need, and abort the process.
+            gc.collect()
+            distributed.destroy_process_group()
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process; the same answer in all."""
@@ -90,6 +107,10 @@ class Processes:
         distributed.all_reduce(total)
         added: list[float] = total.tolist()
         return added
+
+    def mean(self, value: float) -> float:
+        """The mean of everybody's value."""
+        return self.sum([value])[0] / self.world_size
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Everybody's tensor, of one shape and type and on the CPU, in the order of ranks."""
@@ -137,7 +158,6 @@ def processes_from_environment() -> Processes:
         "rank": "RANK",
         "local_rank": "LOCAL_RANK",
         "world_size": "WORLD_SIZE",
-        "local_world_size": "LOCAL_WORLD_SIZE",
     }
     if names["rank"] not in os.environ or names["world_size"] not in os.environ:
         return ALONE
@@ -148,6 +168,6 @@ def processes_from_environment() -> Processes:
             raise UserError(f"the variable {name} is {text!r}, not a number; start the processes with torchrun")
         values[field] = int(text)
     places = Processes(**values)
-    if places.rank >= places.world_size or places.local_rank >= places.local_world_size:
+    if places.rank >= places.world_size or places.local_rank > places.rank:
         raise UserError(f"RANK={places.rank} of WORLD_SIZE={places.world_size}: start the processes with torchrun")
     return places

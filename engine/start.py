@@ -25,7 +25,6 @@ FIXED = ("name", "runs_dir", "seed", "model.", "data.", "optim.optimizer", "trai
 MOVABLE = ("data.source", "data.val_source", "data.sha256", "data.encoding", "data.cache_dir")
 # What belongs to the model that is continued.
 INHERITED = ("model.", "data.tokenizer", "data.unicode", "data.min_char_count", "data.bpe_vocab_size")
-OPEN = "model.dropout"
 
 
 def report_changes(old: Config, new: Config, report: Callable[[str], None]) -> None:
@@ -65,7 +64,7 @@ def inherit(config: Config, base: Checkpoint, report: Callable[[str], None]) -> 
     return inherited
 
 
-def prepare_text(config: Config, origin: Checkpoint | None, processes: Processes, console: Console) -> PreparedData:
+def prepare_text(config: Config, origin: Checkpoint | None, *, processes: Processes, console: Console) -> PreparedData:
     """The text as tokens. A model that is continued keeps its tokenizer, which its checkpoint holds.
 
     Raises `UserError` where the text does not suit the settings, or is not the same for all processes.
@@ -77,6 +76,8 @@ def prepare_text(config: Config, origin: Checkpoint | None, processes: Processes
             "data.source: standard input (-) reaches only one of several processes; save the text to a file"
         )
     processes.agree_on("the settings are not the same", sha256(config_to_yaml(config).encode()).hexdigest())
+    if not processes.is_alone and origin is not None and origin.path is not None:
+        processes.agree_on("the checkpoint is not the same", sha256(origin.path.read_bytes()).hexdigest())
     prepared = processes.first_on_each_machine(
         lambda: prepare(config.data, report=console.say, show_progress=console.shows_bar, tokenizer=tokenizer)
     )
@@ -105,12 +106,14 @@ def check_prompt(config: Config, prepared: PreparedData) -> None:
     if unknown:
         characters = ", ".join(repr(character) for character in sorted({character for _, character in unknown}))
         raise ConfigError(
-            f"train.sample_prompt is {config.train.sample_prompt!r}, but the text does not contain {characters}; "
-            "use characters of the text, or data.tokenizer=byte"
+            f"train.sample_prompt is {config.train.sample_prompt!r}, but the vocabulary lacks {characters}; "
+            "use characters that it has, or data.tokenizer=byte"
         )
 
 
-def describe(config: Config, prepared: PreparedData, runtime: Runtime, processes: Processes, console: Console) -> None:
+def describe(
+    config: Config, prepared: PreparedData, *, runtime: Runtime, processes: Processes, console: Console
+) -> None:
     """Say what is going to be trained, on what, and where."""
     model = config.model
     num_parameters = count_parameters(model, prepared.tokenizer.vocab_size)

@@ -91,12 +91,18 @@ class TrainingState:
             tokenizer=self.prepared.tokenizer,
             model=self.model.state_dict(),
             data=data,
-            progress={**asdict(self.progress), "losses": self.losses.state(), "file_sizes": file_sizes},
+            progress={**asdict(self.progress), "losses": self.all_losses(), "file_sizes": file_sizes},
             optimizers=self.optimizers.state_dict(),
             scaler=self.scaler.state_dict(),
             generators={"windows": self.windows.get_state(), **self.all_generator_states()},
             world_size=self.processes.world_size,
         )
+
+    def all_losses(self) -> dict[str, Any]:
+        """The running sums of the losses of all processes, that of the main one first."""
+        mine = self.losses.state()
+        sums = self.processes.gather(torch.tensor(mine["sum"], dtype=torch.float64))
+        return {**mine, "sums_of_others": [float(other) for other in sums[1:]]}
 
     def all_generator_states(self) -> dict[str, Tensor]:
         """Torch's generators of all processes: `cpu` is that of the main one, `cpu.1` that of process 1."""
@@ -137,7 +143,10 @@ class TrainingState:
         self.model.load_state_dict(checkpoint.fitting_weights(self.model))
         names = [field.name for field in fields(Progress) if field.name in checkpoint.progress]
         self.progress = Progress(**{name: checkpoint.progress[name] for name in names})
-        self.losses.restore(checkpoint.progress["losses"])
+        losses = dict(checkpoint.progress["losses"])
+        if not self.processes.is_main:
+            losses["sum"] = losses["sums_of_others"][self.processes.rank - 1]
+        self.losses.restore(losses)
         try:
             self.optimizers.load_state_dict(checkpoint.optimizers)
             if checkpoint.scaler:  # empty where the run did not need one so far

@@ -137,8 +137,11 @@ class AppendedFile:
 
     def synced_size(self) -> int:
         """The size in bytes, all of them safely on the disk."""
-        os.fsync(self.file.fileno())
-        return os.fstat(self.file.fileno()).st_size
+        try:
+            os.fsync(self.file.fileno())
+            return os.fstat(self.file.fileno()).st_size
+        except OSError as error:
+            raise self.refused(error) from error
 
     def close(self) -> None:
         """No more is written. What a full disk has refused is refused again here, and was reported then."""

@@ -12,10 +12,10 @@ from errors import CheckpointError, ConfigError, DataError
 
 
 def test_standard_input_is_refused_where_it_would_reach_one_process_of_several(tiny: Tiny) -> None:
-    two = Processes(rank=0, local_rank=0, world_size=2, local_world_size=2)
+    two = Processes(rank=0, local_rank=0, world_size=2)
     for override in ("data.source=-", "data.val_source=[a.txt, -]"):
         with pytest.raises(DataError, match="standard input"):
-            prepare_text(tiny.config(override), None, two, Console(silent=True))
+            prepare_text(tiny.config(override), None, processes=two, console=Console(silent=True))
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_other_processes_have_the_weights_and_batches_of_the_main_one_but_their_
     config = tiny.config(*HARD)
     states, dropout = [], []
     for rank in (0, 1):
-        places = Processes(rank=rank, local_rank=rank, world_size=2, local_world_size=2)
+        places = Processes(rank=rank, local_rank=rank, world_size=2)
         states.append(TrainingState(config, tiny.prepared(config), choose_runtime(config.runtime, 0), places))
         dropout.append(torch.get_rng_state())
     assert_same_state(*states)
