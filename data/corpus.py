@@ -5,6 +5,7 @@ Which vocabulary they get and how tokens are written are other files' concern. I
 
 import codecs
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -64,14 +65,21 @@ class Corpus:
         return f"{kind.replace(':', '-')}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
     def read(
-        self, text: Text, *, advance: Advance, on_normalized: Callable[[Source], object] = ignore
-    ) -> Iterator[str]:
-        """The text in chunks, as it was written."""
-        return read_text(
-            text.source,
-            encoding=self.config.encoding,
-            newlines=self.config.newlines,
-            expected_digest=text.digest,
-            advance=advance,
-            on_normalized=on_normalized,
+        self, texts: list[Text], *, advance: Advance, on_normalized: Callable[[Source], object] = ignore
+    ) -> Iterator[tuple[str, Iterator[str]]]:
+        """The texts, each with its name and in chunks, as they were written; one text where they are no documents."""
+        each = (
+            read_text(
+                text.source,
+                encoding=self.config.encoding,
+                newlines=self.config.newlines,
+                expected_digest=text.digest,
+                advance=advance,
+                on_normalized=on_normalized,
+            )
+            for text in texts
         )
+        if self.config.documents == "none":
+            yield "the text", itertools.chain.from_iterable(each)
+        else:
+            yield from zip((text.source.name for text in texts), each, strict=True)

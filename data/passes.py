@@ -6,7 +6,6 @@ results are kept that of `data.prepare`. Imports no torch.
 
 import contextlib
 import hashlib
-import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -75,8 +74,7 @@ def survey(corpus: Corpus, report: Report, *, show_progress: bool) -> Survey:
     with_other_ends: list[Source] = []
 
     def counted(texts: list[Text], advance: Advance) -> Iterator[str]:
-        for text in texts:
-            chunks = corpus.read(text, advance=advance, on_normalized=with_other_ends.append)
+        for _, chunks in corpus.read(texts, advance=advance, on_normalized=with_other_ends.append):
             for chunk in normalized(chunks, corpus.unicode):
                 counts.add(chunk)
                 yield chunk
@@ -162,19 +160,15 @@ class _TokenWriter:
 
 
 def _ids(corpus: Corpus, texts: list[Text], *, tokenizer: Tokenizer, advance: Advance) -> Iterator[TokenArray]:
-    """The ids of the texts in pieces, with `end_id` after each document."""
+    """The ids of the texts in pieces, with `end_id` after each document where there are documents."""
     drops = _drops(corpus)
-    read = ((text, corpus.read(text, advance=advance)) for text in texts)
-    if corpus.config.documents == "none":
-        together = itertools.chain.from_iterable(chunks for _, chunks in read)
-        yield from tokenizer.encode_stream(together, drop_unknown=drops)
-        return
     end = np.array([tokenizer.end_id], dtype=token_dtype(tokenizer.vocab_size))
-    for text, chunks in read:
+    for name, chunks in corpus.read(texts, advance=advance):
         if corpus.config.documents == "line":
-            yield from tokenizer.encode_lines(chunks, drop_unknown=drops, name=text.source.name)
+            yield from tokenizer.encode_lines(chunks, drop_unknown=drops, name=name)
         else:
             yield from tokenizer.encode_stream(chunks, drop_unknown=drops)
+        if corpus.config.documents == "file":
             yield end
 
 

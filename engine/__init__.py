@@ -1,0 +1,7 @@
+"""What the commands stand on: text and settings → a run in its folder → a trained model. The files, by what they serve:
+
+begin  `command_line` (what was asked for), `start` (from which weights, on which text), `runtime`, `processes`
+train  `state` (all that changes), `optim`, `muon`, `tracking` and `dashboard` (where to watch), `stopping`, `ending`
+keep   `new_run`, `run_folder`, `lock` (one process at a time), `checkpoint`, `archive` (read without trust), `files`
+use    `loading` (a trained model), `generation` (text from it)
+"""

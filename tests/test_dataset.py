@@ -142,6 +142,25 @@ def test_no_context_is_advised_where_none_works(tmp_path: Path) -> None:
     assert "val_fraction" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("num_train", "num_val", "where"),
+    [(300, 30, "data.val_source={folder}/val.txt"), (30, 300, "data.source={folder}/text.txt")],
+)
+def test_of_two_texts_the_short_one_is_named_and_the_fraction_is_no_advice(
+    tmp_path: Path, num_train: int, num_val: int, where: str
+) -> None:
+    for name, num_chars in (("text.txt", num_train), ("val.txt", num_val)):
+        (tmp_path / name).write_text("a" * num_chars, encoding="utf-8")
+    files = {"source": str(tmp_path / "text.txt"), "val_source": str(tmp_path / "val.txt")}
+    prepared = prepare(DataConfig(**files, cache_dir=str(tmp_path / "cache")), report=lambda line: None)
+    with pytest.raises(DataError) as error:
+        check_long_enough(prepared, 64)
+    assert str(error.value) == (
+        f"{where.format(folder=tmp_path)}: the text is too short: it has 30 tokens, but model.context_length=64 "
+        "needs 65 (context_length + 1); set model.context_length to 29 or less, or use a longer text"
+    )
+
+
 READ_MUCH = """
 import sys, numpy as np, torch
 from data.dataset import RESIDENT_LIMIT, Split, open_split, sample_batch

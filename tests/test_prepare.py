@@ -3,6 +3,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -10,11 +12,12 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from config.schema import DataConfig
 from data.prepare import PreparedData, main, prepare, split_boundary
+from data.tokenizer import CharTokenizer
 from errors import DataError, UserError
 
 ROOT = Path(__file__).parent.parent
@@ -51,30 +54,89 @@ def folders(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "cache").iterdir())
 
 
-@settings(deadline=None, max_examples=40)
-@given(
-    st.lists(
-        st.text(st.characters(exclude_categories=["Cs", "Cc"], include_characters="\n\t"), min_size=1).filter(
-            lambda text: text.strip() and not text.startswith("\ufeff")
-        ),
-        min_size=1,
-        max_size=3,
-    ),
-    st.sampled_from(["char", "byte"]),
+def is_a_text(text: str) -> bool:
+    return bool(text.strip()) and not text.startswith("\ufeff")
+
+
+# Marks that move and join in normal form, spaces that make a line blank, and what stays unknown to latin-1.
+some_text = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("aab\n\n \t\u3000e\u0301\u0323中🙂")
 )
-def test_what_is_prepared_is_what_encode_gives(texts: list[str], tokenizer: Kind) -> None:
+some_texts = st.lists(some_text.filter(is_a_text), min_size=1, max_size=3)
+
+
+def documents_of(texts: Sequence[str], documents: str) -> list[str]:
+    if documents == "line":
+        return [line for text in texts for line in text.split("\n") if line.strip()]
+    return [*texts] if documents == "file" else ["".join(texts)]
+
+
+def normal(texts: Sequence[str], config: DataConfig) -> list[str]:
+    """What is read as one text, in normal form."""
+    if config.documents == "none":
+        texts = ["".join(texts)]
+    return [unicodedata.normalize("NFC", text) if config.unicode == "NFC" else text for text in texts]
+
+
+def expected_characters(texts: Sequence[str], config: DataConfig) -> tuple[str, bool]:
+    """Those of the vocabulary, in order, and whether there are others."""
+    counts = Counter("".join(texts))
+    if config.documents == "line":
+        counts.pop("\n", None)
+    known = sorted(character for character, count in counts.items() if count >= config.min_char_count)
+    return "".join(known), len(known) < len(counts)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    texts=some_texts,
+    val=st.none() | some_text.filter(is_a_text),
+    kind=st.sampled_from([("char", 1), ("char", 2), ("byte", 1), ("bpe", 1)]),
+    documents=st.sampled_from(["file", "line", "none"]),
+    unicode=st.sampled_from(["none", "NFC"]),
+)
+@example(texts=["e", "\u0301a"], val="\u0301", kind=("char", 1), documents="none", unicode="NFC")
+@example(texts=["e", "\u0301a"], val="\u0301", kind=("char", 1), documents="file", unicode="NFC")
+def test_what_is_prepared_is_what_encode_gives(
+    texts: list[str],
+    val: str | None,
+    kind: tuple[str, int],
+    documents: Literal["file", "line", "none"],
+    unicode: Literal["none", "NFC"],
+) -> None:
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        prepared, _ = prepare_files(folder, write_files(folder, *texts), tokenizer=tokenizer)
-        expected: list[int] = []
-        for text in texts:
-            expected += prepared.tokenizer.encode(text).tolist()
-            expected += [prepared.tokenizer.end_id] * (len(texts) > 1)
-        assert read_tokens(prepared).tolist() == expected
-        assert prepared.num_tokens == len(expected)
-        assert prepared.num_chars == sum(map(len, texts))
-        assert prepared.num_bytes == sum(len(text.encode()) for text in texts)
-        assert prepared.num_documents == len(texts)
+        names = write_files(Path(name), *texts, *([] if val is None else [val]))
+        config = DataConfig(
+            source=names[: len(texts)],
+            val_source=None if val is None else names[-1],
+            tokenizer=kind[0],
+            min_char_count=kind[1],
+            bpe_vocab_size=270,
+            documents=documents,
+            unicode=unicode,
+            cache_dir=str(Path(name) / "cache"),
+        )
+        vals = [] if val is None else [val]
+        characters, has_rare = expected_characters(normal(texts, config) + normal(vals, config), config)
+        assume(characters)
+        prepared = prepare(config, report=lambda line: None)
+        tokenizer = prepared.tokenizer
+        if isinstance(tokenizer, CharTokenizer):
+            assert (tokenizer.characters, tokenizer.has_unknown) == (characters, has_rare)
+        to_train, to_validate = (documents_of(part, documents) for part in (texts, vals))
+        end = [tokenizer.end_id] if len(to_train) > 1 else []
+        train, rest = (
+            [i for text in part for i in [*tokenizer.encode(text).tolist(), *end]] for part in (to_train, to_validate)
+        )
+        assert read_tokens(prepared).tolist() == train + rest
+        assert prepared.num_tokens == len(train + rest)
+        assert val is None or prepared.train_tokens == len(train)
+        measured = [(texts, to_train, prepared.metadata.text), (vals, to_validate, prepared.metadata.val_text)]
+        for part, of_part, facts in measured[: 1 + len(vals)]:
+            text = "".join(normal(part, config))
+            assert facts is not None
+            assert facts.num_documents == len(of_part)
+            assert (facts.num_chars, facts.num_bytes) == (len(text), len(text.encode()))
 
 
 def test_a_text_of_many_chunks_is_prepared_whole(tmp_path: Path) -> None:
@@ -214,6 +276,46 @@ def test_a_preparation_describes_the_text_and_the_tokens(tmp_path: Path) -> None
     assert prepared.describe() == (
         f"{names[0]}: 1 document, 3.0 kB, 2,000 characters\nchar vocabulary of 3; train 1,800 tokens, val 200 tokens"
     )
+
+
+def test_a_text_to_validate_on_is_described_beside_that_to_train_on(tmp_path: Path) -> None:
+    train, other, val = write_files(tmp_path, "ab" * 1000, "ab", "ñ" * 300)
+    config = DataConfig(source=[train, other], val_source=val, cache_dir=str(tmp_path / "cache"))
+    prepared = prepare(config, report=lambda line: None)
+    assert prepared.describe().splitlines() == [
+        "2 sources: 2 documents, 2.0 kB, 2,002 characters",
+        f"{val}: 1 document, 600 bytes, 300 characters, to validate on",
+        "char vocabulary of 4; train 2,004 tokens, val 301 tokens",
+    ]
+    assert (prepared.num_documents, prepared.num_chars, prepared.num_bytes) == (2, 2002, 2002)
+
+
+def test_piped_text_is_called_so_and_found_again_in_its_file(tmp_path: Path) -> None:
+    arguments = command("data.source=-", f"data.cache_dir={tmp_path / 'cache'}")
+    result = subprocess.run(arguments, cwd=ROOT, input=b"some text", capture_output=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(b"standard input: 1 document, 9 bytes, 9 characters")
+    program = (
+        "from config.schema import DataConfig; from data.prepare import prepare; import sys\n"
+        "prepared = prepare(DataConfig(source='-', cache_dir=sys.argv[1]), report=print)\n"
+        "print(prepared.source)"
+    )
+    again = [sys.executable, "-c", program, str(tmp_path / "cache")]
+    result = subprocess.run(again, cwd=ROOT, input=b"some text", capture_output=True, check=True)
+    assert Path(result.stdout.decode().strip()).read_bytes() == b"some text"
+
+
+def test_a_large_text_is_listed_before_the_first_byte_of_it_is_read(tmp_path: Path) -> None:
+    (name,) = write_files(tmp_path, b"some text\n" * 5_000_001)
+    said: list[str] = []
+
+    def report(line: str) -> None:
+        said.append(line)
+        Path(name).unlink()
+
+    with pytest.raises(DataError, match="No such file"):
+        prepare(DataConfig(source=name, cache_dir=str(tmp_path / "cache")), report=report)
+    assert said == [f"{name}: 50.0 MB"]
 
 
 def command(*arguments: str) -> list[str]:
