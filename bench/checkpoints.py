@@ -15,7 +15,8 @@ from common import ROOT, machine, print_table
 from config.load import load_config
 from data.prepare import prepare
 from engine.checkpoint import load_checkpoint, save_to_run
-from engine.run_folder import create_run
+from engine.lock import RunLock
+from engine.new_run import create_run
 from engine.runtime import choose_runtime
 from engine.state import TrainingState
 from engine.tracking import Console
@@ -31,7 +32,8 @@ def measure(recipe: str, folder: Path, rounds: int) -> list[object]:
     num_parameters = count_parameters(config.model, prepared.tokenizer.vocab_size)
     state = TrainingState(config, prepared, choose_runtime(config.runtime, num_parameters))
     run_seconds = Trainer(state, Console(silent=True)).estimate_seconds()
-    run = create_run(folder / "runs", None, recipe, overwrite=False)
+    with RunLock(print) as lock:
+        run = create_run(folder / "runs", None, recipe, overwrite=False, lock=lock)
     run.start(config, prepared.tokenizer.to_json())
     saves, loads = [], []
     for _ in range(rounds):

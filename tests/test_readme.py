@@ -19,8 +19,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "sample.py": sample.main,
     "evaluate.py": evaluate.main,
 }
-# Run by CI, or needing a network or a terminal.
-NOT_HERE = ("pip install -r requirements-dev.txt", "wandb leet")
+# Run by CI; needing a terminal; several processes, which tests/test_processes.py starts.
+NOT_HERE = ("pip install -r requirements-dev.txt", "wandb leet", "torchrun")
 TINY_RUN = (*TINY, "train.max_steps=4", "train.eval_interval=2", "train.eval_tokens=64")
 SAMPLE_LENGTH = ("--max-new-tokens", "20")
 
