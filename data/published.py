@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data.bpe import BpeTokenizer
+from data.paths import shown_path
 from data.tokenizer import END_OF_TEXT
 from data.unicode import UnicodeForm
 from errors import DataError
@@ -103,7 +104,7 @@ def _how_to_bring(missing: _MissingFileError) -> str:
         if file == first or folder is None or not (folder / key).is_file():
             wanted.append(f"{file} as {key}")
     reason = " ".join(str(missing.reason).split())[:120]
-    where = "no folder, since TIKTOKEN_CACHE_DIR is empty" if folder is None else str(folder)
+    where = "no folder, since TIKTOKEN_CACHE_DIR is empty" if folder is None else shown_path(folder)
     return (
         f"{first} is not in tiktoken's cache (or is damaged there) and cannot be downloaded ({reason}); on a machine "
         f"with network it is at {missing.url}; put {' and '.join(wanted)} into a folder that the environment "

@@ -131,7 +131,9 @@ def test_a_disk_that_is_full_keeps_the_old_file_and_says_so(file):
     done = subprocess.run(
         [sys.executable, "-c", SAVE_ON_A_FULL_DISK, file], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    expected = f"{file}: could not be written: File too large; what was there before is untouched; make room and try again\n"
+    expected = (
+        f"{file}: could not be written: File too large; what was there before is untouched; make room and try again\n"
+    )
     assert done.stdout == expected * 4
     assert file.read_bytes() == before
     assert not list(file.parent.glob(".*"))
