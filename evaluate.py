@@ -141,6 +141,7 @@ def own_split(trained: TrainedModel, name: str) -> Split:
         config,
         report=lambda line: print(line, file=sys.stderr),
         tokenizer=trained.tokenizer if continued else None,
+        made_before=trained.tokenizer,
     )
     if prepared.fingerprint != trained.checkpoint.data["fingerprint"]:
         raise DataError(

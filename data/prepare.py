@@ -37,7 +37,7 @@ from data.store import (
     write_facts,
 )
 from data.text import content_digest
-from data.tokenizer import TokenArray, Tokenizer, token_dtype
+from data.tokenizer import ByteTokenizer, CharTokenizer, TokenArray, Tokenizer, token_dtype
 from data.vocabulary import tell_settings_without_effect
 from errors import ArgumentParser, ConfigError, run_command
 
@@ -147,10 +147,12 @@ def prepare(
     report: Callable[[str], None],
     show_progress: bool = False,
     tokenizer: Tokenizer | None = None,
+    made_before: Tokenizer | None = None,
 ) -> PreparedData:
     """The tokens of the text that `config` names: those in the cache if it has them, else made now.
 
-    With `tokenizer`, which a model has that is continued, the text is encoded by that one. `report` gets lines for
+    With `tokenizer`, which a model has that is continued, the text is encoded by that one. `made_before` is what these
+    settings have given once: a vocabulary of byte pairs is neither learnt nor downloaded again. `report` gets lines for
     people. Raises `DataError` if the text cannot be read or the cache not be written.
     """
     tell_settings_without_effect(config, tokenizer, report=report)
@@ -165,12 +167,10 @@ def prepare(
             for part in (found.train, found.val)
         )
     corpus = Corpus(config, train, val, tokenizer)
-    folder = same_folder(local_path(config.cache_dir) / corpus.folder_name)
-    try:
-        facts = load_folder(folder)
-    except DamagedFolderError as damage:
-        report(f"{shown_path(folder)}: the prepared tokens are damaged ({damage}); preparing them again")
-        facts = None
+    folder, facts = _look_up(corpus, report)
+    if facts is None and made_before is not None and made_before.kind not in (CharTokenizer.kind, ByteTokenizer.kind):
+        corpus = replace(corpus, given=made_before)
+        folder, facts = _look_up(corpus, report)
     if facts is None:
         if not takes_time:
             list_sources(sources, report)
@@ -182,6 +182,16 @@ def prepare(
     prepared = PreparedData(found, folder, tokenizer, metadata, train_tokens)
     _warn_of_huge_vocabulary(prepared, report)
     return prepared
+
+
+def _look_up(corpus: Corpus, report: Callable[[str], None]) -> tuple[Path, Facts | None]:
+    """Where the cache has the tokens of a corpus, and what it knows of them, if it has them."""
+    folder = same_folder(local_path(corpus.config.cache_dir) / corpus.folder_name)
+    try:
+        return folder, load_folder(folder)
+    except DamagedFolderError as damage:
+        report(f"{shown_path(folder)}: the prepared tokens are damaged ({damage}); preparing them again")
+        return folder, None
 
 
 def _split(folder: Path, metadata: Metadata, *, tokenizer: Tokenizer, config: DataConfig) -> int:

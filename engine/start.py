@@ -69,7 +69,8 @@ def prepare_text(config: Config, origin: Checkpoint | None, *, processes: Proces
 
     Raises `UserError` where the text does not suit the settings, or is not the same for all processes.
     """
-    tokenizer = origin.tokenizer if origin is not None and config.train.init_from is not None else None
+    known = None if origin is None else origin.tokenizer
+    given = known if config.train.init_from is not None else None
     named = [*as_list(config.data.source), *as_list(config.data.val_source)]
     if not processes.is_alone and "-" in named:
         raise DataError(
@@ -79,7 +80,9 @@ def prepare_text(config: Config, origin: Checkpoint | None, *, processes: Proces
     if not processes.is_alone and origin is not None and origin.path is not None:
         processes.agree_on("the checkpoint is not the same", sha256(origin.path.read_bytes()).hexdigest())
     prepared = processes.first_on_each_machine(
-        lambda: prepare(config.data, report=console.say, show_progress=console.shows_bar, tokenizer=tokenizer)
+        lambda: prepare(
+            config.data, report=console.say, show_progress=console.shows_bar, tokenizer=given, made_before=known
+        )
     )
     processes.agree_on("the text is not the same", prepared.fingerprint)
     check_long_enough(prepared, config.model.context_length)

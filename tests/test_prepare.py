@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -400,3 +401,18 @@ def test_help_says_how_to_call_the_command(capsys: pytest.CaptureFixture[str]) -
 def test_what_the_command_does_not_know_is_refused(arguments: list[str]) -> None:
     with pytest.raises(UserError, match="command line: unrecognized arguments"):
         main(arguments)
+
+
+def test_a_vocabulary_that_was_learnt_once_is_not_learnt_again_when_the_cache_is_gone(tmp_path: Path) -> None:
+    (name,) = write_files(tmp_path, "the cat and the dog and the cow\n" * 50)
+    config = DataConfig(source=name, tokenizer="bpe", bpe_vocab_size=270, cache_dir=str(tmp_path / "cache"))
+    first = prepare(config, report=print)
+    # Stands for one that this text would not give now: another version of what learns may see it otherwise.
+    other = prepare(config.model_copy(update={"bpe_vocab_size": 262}), report=print).tokenizer
+    shutil.rmtree(tmp_path / "cache")
+    second = prepare(config, report=print, made_before=other)
+    assert second.tokenizer.fingerprint == other.fingerprint
+    lines: list[str] = []
+    third = prepare(config, report=lines.append, made_before=other)
+    assert (third.folder, lines) == (second.folder, [])
+    assert prepare(config, report=print).fingerprint == first.fingerprint
