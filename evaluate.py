@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 
+from config.values import check_encoding
 from data.prepare import prepare
 from data.sources import file_source
 from data.text import read_text
 from data.tokenizer import Tokenizer
-from errors import ArgumentParser, DataError, command_boundary, run_command
+from errors import ArgumentParser, DataError, UserError, command_boundary, run_command
 
 if __name__ == "__main__":
     with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
         import torch
 
+import numpy as np
 import torch
 
 from data.dataset import Split, evaluation_windows, open_split
@@ -95,7 +97,10 @@ def main(arguments: Sequence[str]) -> int:
     """The command: the measures to stdout."""
     options = read_command_line(arguments)
     trained = load_from_options(options)
-    split = text_split(trained, options.text_file) if options.text_file else own_split(trained, options.split)
+    if options.text_file is None:
+        split = own_split(trained, options.split)
+    else:
+        split = text_split(trained, options.text_file, encoding=options.encoding, skip_unknown=options.skip_unknown)
     with explain_out_of_memory(trained.checkpoint.config, training=False):
         result = evaluate(trained.model, split, trained.tokenizer, trained.runtime)
     facts = {
@@ -127,10 +132,27 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("run", metavar="RUN", help="run folder (runs/NAME) or checkpoint file")
     texts = parser.add_mutually_exclusive_group()
     texts.add_argument("--split", choices=["val", "train"], default="val", help="part of the run's own text (val)")
-    texts.add_argument("--text-file", metavar="F", help="any other text, UTF-8")
+    texts.add_argument("--text-file", metavar="F", help="any other text file")
+    parser.add_argument(
+        "--encoding", metavar="NAME", type=encoding_name, help="of that file (as data.encoding of the run)"
+    )
+    parser.add_argument("--skip-unknown", action="store_true", help="leave out what the model does not know of it")
     parser.add_argument("--json", action="store_true", help="print one object")
     add_run_options(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.text_file is None and (options.encoding is not None or options.skip_unknown):
+        raise UserError(
+            "command line: --encoding and --skip-unknown are for a --text-file; name one, or leave them out"
+        )
+    return options
+
+
+def encoding_name(name: str) -> str:
+    """The name of an encoding that Python knows. Raises `UserError` for another one."""
+    try:
+        return check_encoding(name)
+    except ValueError as error:
+        raise UserError(f"--encoding must be one that Python knows, such as utf-8 or cp1252, got {name!r}") from error
 
 
 def own_split(trained: TrainedModel, name: str) -> Split:
@@ -151,16 +173,30 @@ def own_split(trained: TrainedModel, name: str) -> Split:
     return open_split(prepared, "train" if name == "train" else "val")
 
 
-def text_split(trained: TrainedModel, name: str) -> Split:
-    """A text file in the model's tokens. Raises `DataError` for unknown characters, and for less than two tokens."""
-    newlines = trained.checkpoint.config.data.newlines
-    text = "".join(read_text(file_source(name, where="--text-file"), newlines=newlines))
+def text_split(trained: TrainedModel, name: str, *, encoding: str | None, skip_unknown: bool) -> Split:
+    """A text file in the model's tokens, read as its training text was.
+
+    Raises `DataError` for unknown characters, unless `skip_unknown`, and for less than two tokens.
+    """
+    tokenizer, data = trained.tokenizer, trained.checkpoint.config.data
+    source = file_source(name, where="--text-file")
+    text = "".join(read_text(source, encoding=encoding or data.encoding, newlines=data.newlines))
+    encode = tokenizer.encode_lines if data.documents == "line" else tokenizer.encode_stream
     try:
-        ids = trained.tokenizer.encode(text)
+        ids = np.concatenate([*encode([text], drop_unknown=skip_unknown)])
     except DataError as error:
-        raise DataError(f"--text-file {name}: {error}") from error
+        raise DataError(f"--text-file {name}: {error}; or --skip-unknown") from error
+    if not trained.has_documents:
+        ids = ids[ids != tokenizer.end_id]
     if len(ids) < 2:
         raise DataError(f"--text-file {name}: has {len(ids)} tokens, and at least 2 are needed to predict one")
+    num_unknown = int(np.isin(ids, tokenizer.never_generated).sum())
+    if num_unknown:
+        share = f"{num_unknown:,} characters ({num_unknown / len(ids):.2%})"
+        print(
+            f"{share} are unknown to the model; they count as one and the same, which is easy to predict",
+            file=sys.stderr,
+        )
     return Split(name, ids)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from data.paths import local_path
+from data.sources import file_source
+from data.text import read_text
 from engine.files import write_text
 from errors import ArgumentParser, DataError, UserError, command_boundary, run_command
 
@@ -104,20 +106,23 @@ def write_output(path: Path, text: str) -> None:
 
 
 def read_prompt(options: argparse.Namespace) -> str:
-    """The prompt as text. Raises `DataError` for what is not UTF-8."""
+    """The prompt as text, its line ends as they are. Raises `DataError` for what is no text in UTF-8."""
     if options.prompt_file is None:
         return str(options.prompt)
     where = f"--prompt-file {options.prompt_file}"
-    is_stdin = options.prompt_file == "-"
-    if is_stdin and sys.stdin is None:
-        raise DataError(f"{where}: standard input is closed; pipe the text in, or name a file")
+    path = local_path(options.prompt_file)
     try:
-        content = sys.stdin.buffer.read() if is_stdin else local_path(options.prompt_file).read_bytes()
-        return content.decode("utf-8-sig")
+        if options.prompt_file == "-":
+            if sys.stdin is None:
+                raise DataError(f"{where}: standard input is closed; pipe the text in, or name a file")
+            return sys.stdin.buffer.read().decode("utf-8-sig")
+        if path.is_fifo():  # what the shell makes of <(command)
+            return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: byte {error.start} (counted from 0) is not UTF-8; convert it to UTF-8") from error
-    except OSError as error:
-        raise DataError(f"{where}: {error.strerror or error}; name a text file") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{where}: {getattr(error, 'strerror', None) or error}; name a text file") from error
+    return "".join(read_text(file_source(options.prompt_file, where="--prompt-file"), newlines="keep"))
 
 
 def known_part(trained: TrainedModel, prompt: str) -> str:
@@ -134,7 +139,12 @@ def encode_prompt(trained: TrainedModel, prompt: str) -> list[int]:
     try:
         ids: list[int] = trained.tokenizer.encode(prompt).tolist()
     except DataError as error:
-        raise DataError(f"prompt: {error}") from error
+        raise DataError(f"prompt: {error}; or --skip-unknown") from error
+    num_unknown = sum(token in trained.tokenizer.never_generated for token in ids)
+    if num_unknown:
+        print(
+            f"{num_unknown} of the prompt's characters are unknown to the model, which sees that much", file=sys.stderr
+        )
     window = trained.model.config.context_length
     if len(ids) > window:
         print(f"the prompt has {len(ids)} tokens, of which the model reads the last {window}", file=sys.stderr)

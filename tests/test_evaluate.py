@@ -9,11 +9,14 @@ import pytest
 import torch
 from commands import ENGLISH, TINY, Finished, call, metrics, succeed, two_at_a_time
 
+import train
 from config.schema import ModelConfig
 from data.dataset import Split
 from data.tokenizer import ByteTokenizer, CharTokenizer
 from engine.runtime import Runtime
+from errors import DataError, UserError
 from evaluate import Evaluation, evaluate
+from evaluate import main as evaluate_command
 from model import GPT
 
 RUNTIME = Runtime(torch.device("cpu"), "fp32", compile=False, threads=1, reason="a test")
@@ -147,3 +150,76 @@ def test_a_text_that_has_changed_since_is_not_taken_for_the_one_that_was_trained
     changed = call(folder, "evaluate.py", "runs/a")
     (folder / "text.txt").write_text(ENGLISH, encoding="utf-8")
     assert "not the text that the model was trained on any more" in changed.error()
+
+
+class TestTextFiles:
+    """Another text is read, cut into documents and encoded as the training text was."""
+
+    @pytest.fixture
+    def home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.chdir(tmp_path)
+        return tmp_path
+
+    def trained_on(self, content: bytes, *settings: str) -> None:
+        Path("text.txt").write_bytes(content)
+        train.main(
+            [
+                "data.source=text.txt",
+                *TINY,
+                "train.max_steps=2",
+                "train.eval_interval=2",
+                "name=a",
+                *settings,
+                "--quiet",
+            ]
+        )
+
+    def measure(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[str, float], str]:
+        capsys.readouterr()
+        assert evaluate_command(["runs/a", "--json", "--text-file", *arguments]) == 0
+        output = capsys.readouterr()
+        return json.loads(output.out), output.err
+
+    def test_lines_that_were_documents_are_documents(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.trained_on(b"anna\nbob\ncarla\n" * 20, "data.documents=line")
+        (home / "names.txt").write_text("bob\n\nanna\n", encoding="utf-8")
+        facts, _ = self.measure(capsys, "names.txt")
+        assert facts["tokens"] == len("bob|anna|") - 1
+
+    def test_the_encoding_is_that_of_the_run_or_the_one_that_is_named(
+        self, home: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.trained_on("café crème\n".encode("cp1252") * 30, "data.encoding=cp1252")
+        (home / "cp1252.txt").write_bytes("crème".encode("cp1252"))
+        (home / "utf8.txt").write_text("crème", encoding="utf-8")
+        first, _ = self.measure(capsys, "cp1252.txt")
+        second, _ = self.measure(capsys, "utf8.txt", "--encoding", "utf-8")
+        assert first["loss"] == second["loss"]
+
+    def test_unknown_characters_are_left_out_where_that_is_asked_for(
+        self, home: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.trained_on(ENGLISH.encode())
+        (home / "other.txt").write_text("the 狐 fox", encoding="utf-8")
+        with pytest.raises(DataError, match=r"lacks 1 of .*; or --skip-unknown"):
+            evaluate_command(["runs/a", "--text-file", "other.txt"])
+        facts, _ = self.measure(capsys, "other.txt", "--skip-unknown")
+        assert facts["tokens"] == len("the  fox") - 1
+
+    def test_characters_that_share_a_token_are_counted_aloud(
+        self, home: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.trained_on(ENGLISH.encode() + b"XYZ", "data.min_char_count=2")
+        (home / "other.txt").write_text("the XQ fox", encoding="utf-8")
+        facts, said = self.measure(capsys, "other.txt")
+        assert (facts["tokens"], facts["bytes"]) == (9, 9)
+        assert "2 characters (20.00%) are unknown to the model" in said
+
+    @pytest.mark.parametrize("extra", [["--encoding", "utf-8"], ["--skip-unknown"]])
+    def test_options_of_a_text_file_need_one(self, extra: list[str]) -> None:
+        with pytest.raises(UserError, match="--text-file"):
+            evaluate_command(["runs/a", *extra])
+
+    def test_an_encoding_that_there_is_not_is_refused(self) -> None:
+        with pytest.raises(UserError, match="--encoding must be one that Python knows"):
+            evaluate_command(["runs/a", "--text-file", "a.txt", "--encoding", "klingon"])

@@ -1,11 +1,13 @@
 """sample.py as a user meets it: prompts, choices, output, and how it refuses."""
 
+import gzip
 import json
 import os
 import select
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +112,19 @@ class TestPrompts:
         assert len(out) == len("the dog\n") + 5 + 1
 
     def test_a_prompt_file_that_cannot_be_read_is_named(self, write: Any) -> None:
-        assert "nowhere.txt: No such file" in refused(write, "--prompt-file", "nowhere.txt")
+        assert "--prompt-file: there is no file 'nowhere.txt'" in refused(write, "--prompt-file", "nowhere.txt")
+        assert "--prompt-file: '/dev/zero' is not a regular file" in refused(write, "--prompt-file", "/dev/zero")
         Path("latin.txt").write_bytes(b"caf\xe9")
         assert "latin.txt: byte 3" in refused(write, "--prompt-file", "latin.txt")
+
+    def test_a_prompt_file_may_be_packed_and_a_pipe_may_be_named(self, write: Any) -> None:
+        Path("packed.gz").write_bytes(gzip.compress(b"the dog"))
+        assert write("--prompt-file", "packed.gz", "--max-new-tokens", 3)[0].startswith("the dog")
+        os.mkfifo("pipe")
+        writer = threading.Thread(target=Path("pipe").write_bytes, args=(b"the fox",))
+        writer.start()
+        assert write("--prompt-file", "pipe", "--max-new-tokens", 3)[0].startswith("the fox")
+        writer.join()
 
     def test_two_prompts_are_one_too_many(self, write: Any) -> None:
         assert "not allowed with" in refused(write, "--prompt", "a", "--prompt-file", "b")
