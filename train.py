@@ -14,7 +14,7 @@ from contextlib import nullcontext
 
 from config.load import config_to_yaml
 from data.paths import local_path
-from engine.command_line import Order, command, read_command_line
+from engine.command_line import Order, read_command_line, training_command
 from engine.lock import RunLock
 from engine.new_run import create_run
 from engine.run_folder import RunFolder
@@ -101,7 +101,7 @@ def carry_out(order: Order, trainer: "Trainer", *, file_sizes: dict[str, int] | 
     if run is not None and state.is_finished():
         if is_main:
             finish_save(run, vars(state.progress), keep=config.train.keep_checkpoints)
-            more = command("train.py", "--resume", order.checkpoint or run.path, *going_on(state))
+            more = training_command("--resume", order.checkpoint or run.path, *going_on(state))
             print(f"{run.path}: finished already at step {state.progress.step}; to go on: {more}")
         return 0
     if run is None and is_main:
@@ -247,7 +247,7 @@ class Trainer:
         lower = [f"{name}={value / 4:g}" for name, value in self.state.optimizers.rates_in_use().items()]
         raise UserError(
             f"step {bad_step}: the loss or a gradient is not finite; the last good checkpoint is {last}; "
-            f"go on from it more carefully, say: {command('train.py', '--resume', self.folder.path, *lower)}"
+            f"go on from it more carefully, say: {training_command('--resume', self.folder.path, *lower)}"
         )
 
     def training_metrics(self, grad_norm: torch.Tensor) -> dict[str, float]:

@@ -39,7 +39,7 @@ class Order:
 
     def resume_instead(self, checkpoint: Path) -> str:
         """What to do where another checkpoint than the one to resume from can be used."""
-        resume = command("train.py", "--resume", checkpoint, *self.overrides)
+        resume = training_command("--resume", checkpoint, *self.overrides)
         return f"go on from the newest whole one: {resume}"
 
 
@@ -115,6 +115,18 @@ def command(script: str, *arguments: object) -> str:
     """A command line that can be pasted into a shell, in the folder that this process runs in."""
     where = script if Path.cwd() == ROOT else str(ROOT / script)
     return in_shell("python" if is_on_path("python") else sys.executable, where, *arguments)
+
+
+def training_command(*arguments: object) -> str:
+    """`train.py` with these arguments, by as many processes as there are now, for a user to paste."""
+    world_size, local_world_size = (int(os.environ.get(name) or 1) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if world_size == 1:
+        return command("train.py", *arguments)
+    starter = ["torchrun"] if is_on_path("torchrun") else [sys.executable, "-m", "torch.distributed.run"]
+    several = ["--nnodes", world_size // local_world_size, "--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:PORT"]
+    machines = ["--standalone"] if world_size == local_world_size else several
+    where = "train.py" if Path.cwd() == ROOT else str(ROOT / "train.py")
+    return in_shell(*starter, *machines, "--nproc-per-node", local_world_size, where, *arguments)
 
 
 def module_command(module: str, *arguments: object) -> str:

@@ -1,6 +1,6 @@
 """What a run says on stdout at its end: the result, and the commands that go on from it."""
 
-from engine.command_line import command, module_command
+from engine.command_line import command, module_command, training_command
 from engine.run_folder import RunFolder
 from engine.state import TrainingState
 from engine.tracking import duration
@@ -24,7 +24,7 @@ def say_goodbye(run: RunFolder, state: TrainingState) -> None:
         print(f"curves   {module_command('wandb', 'leet', run.path / 'wandb')}")
     if progress.best_step is not None:
         print(f"sample   {command('sample.py', run.path)}")
-    print(f"resume   {command('train.py', '--resume', run.path, *going_on(state))}", flush=True)
+    print(f"resume   {training_command('--resume', run.path, *going_on(state))}", flush=True)
 
 
 def going_on(state: TrainingState) -> list[str]:

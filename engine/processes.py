@@ -138,7 +138,7 @@ class Processes:
         """The model with gradients that are, after `backward`, the mean of those of all processes."""
         if self.is_alone:
             return model
-        return DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+        return DistributedDataParallel(model, forward_sync_buffers=False, gradient_as_bucket_view=True)
 
 
 ALONE = Processes()

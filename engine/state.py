@@ -137,7 +137,7 @@ class TrainingState:
         if checkpoint.world_size != self.processes.world_size:
             raise CheckpointError(
                 f"{checkpoint.where}: was trained by {checkpoint.world_size} processes, and now there are "
-                f"{self.processes.world_size}; start as many again (torchrun --nproc-per-node "
+                f"{self.processes.world_size}; start as many again (torchrun --standalone --nproc-per-node "
                 f"{checkpoint.world_size} train.py … on one machine), or a new run with train.init_from"
             )
         self.model.load_state_dict(checkpoint.fitting_weights(self.model))

@@ -91,10 +91,10 @@ def pasted(line_start: str, text: str) -> str:
     return found[1]
 
 
-def paste(cwd: Path, command: str) -> Finished:
+def paste(cwd: Path, command: str, env: Mapping[str, str] | None = None) -> Finished:
     """Run a command line in a shell, as a user would paste it."""
     done = subprocess.run(
-        ["sh", "-c", command], cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
+        ["sh", "-c", command], cwd=cwd, env=environment(env), stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
 

@@ -1,7 +1,9 @@
 """Several processes as one: two real ones, started by torchrun, over gloo."""
 
 import os
+import re
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from commands import (
     call,
     finish,
     metrics,
+    paste,
+    pasted,
     read_checkpoint,
     start,
     steps,
@@ -27,7 +31,7 @@ from engine.processes import ALONE, Processes, processes_from_environment
 from errors import UserError
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
-QUIET = {"PYTHONWARNINGS": "ignore"}  # what torchrun itself warns of is not ours
+QUIET = {"PYTHONWARNINGS": "default"}  # not errors: what torchrun itself warns of is not ours
 STEPS = 12
 BASE = ("data.source=text.txt", *TINY, "train.batch_size=4", f"train.max_steps={STEPS}", "train.eval_interval=4")
 BASE += ("train.log_interval=1", "train.keep_checkpoints=9", "runtime.precision=fp32", "train.grad_accum_steps=2")
@@ -87,6 +91,7 @@ def whole(home: Path) -> Path:
     assert finished.out.count(f"finished at step {LONG}") == 1
     assert finished.err.count(f"step {LONG}/{LONG}") == 1
     assert "2 processes, each on cpu" in finished.err
+    assert not [line for line in finished.err.splitlines() if str(ROOT) in line and "Warning" in line]
     return home / "runs" / "whole"
 
 
@@ -165,7 +170,9 @@ def test_an_interrupted_run_of_two_goes_on_bit_for_bit(home: Path, whole: Path) 
     stopped_at = steps(file.parent)[-1]
     assert 14 <= stopped_at < LONG, "the signal came too late to test anything"
     assert f"interrupted at step {stopped_at}" in interrupted.out, interrupted.err
-    resumed = torchrun(home, "--resume", file.parent)
+    line = pasted("resume", interrupted.out)
+    assert re.search(r"torchrun --standalone --nproc-per-node 2 \S*train\.py --resume runs/parts$", line)
+    resumed = paste(home, line.replace("torchrun", f"{sys.executable} -m torch.distributed.run", 1), QUIET)
     assert resumed.code == 0, resumed.err
     a, b = (read_checkpoint(run, LONG) for run in (whole, file.parent))
     a["config"]["name"] = b["config"]["name"]
@@ -176,7 +183,7 @@ def test_an_interrupted_run_of_two_goes_on_bit_for_bit(home: Path, whole: Path) 
 def test_another_number_of_processes_cannot_resume(home: Path, whole: Path) -> None:
     finished = call(home, "train.py", "--resume", whole, f"train.max_steps={2 * LONG}")
     assert "was trained by 2 processes, and now there are 1" in finished.error()
-    assert "torchrun --nproc-per-node 2" in finished.error()
+    assert "torchrun --standalone --nproc-per-node 2" in finished.error()
 
 
 def test_when_one_is_killed_the_others_leave_with_one_line(home: Path) -> None:
