@@ -5,5 +5,6 @@ read    `compressed`, `recognize`, `text` (bytes to text), `unicode` (normal for
 encode  `tokenizer` (the interface, characters, bytes), `bpe`, `cuts`, `published`, `vocabulary` (which one a text gets)
 keep    `prepare` (the whole way, and the command), `corpus`, `passes`, `store` (the cache), `dataset` (batches)
 
-`paths` and `durable` (names and safe writing of files) serve all of them, and the rooms to the right.
+`paths`, `durable` (names and safe writing of files) and `memory` (its end) serve all of them, and the rooms to the
+right.
 """

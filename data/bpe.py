@@ -14,12 +14,16 @@ import numpy as np
 
 from config.values import MAX_VOCAB_SIZE
 from data.cuts import OWN_PATTERN, PATTERNS, windows
+from data.memory import check_available
 from data.tokenizer import TokenArray, Tokenizer, token_dtype
 from data.unicode import UnicodeForm, code_points, is_surrogate, unknown_characters
 from errors import DataError
 
 TRAINING_BYTES = 16 << 20  # trained on at most; rustbpe takes 35 times as much memory for unbroken Chinese
 
+# What rustbpe has been seen to take at most: its threads and buffers, and the counts of many different words, which
+# unbroken Chinese has most of. Without memory it hangs or aborts the process, which nobody could report.
+_LEARNER_BYTES, _PER_BYTE, _PER_BYTE_BEYOND_ASCII = 256 << 20, 2, 50
 _MAX_TOKEN_BYTES = 1024
 _KIND = re.compile(r"bpe|tiktoken:[A-Za-z0-9_.-]{1,64}")
 
@@ -98,12 +102,14 @@ def train_bpe(chunks: Iterable[str], vocab_size: int, *, unicode: UnicodeForm = 
     A text with few words gives fewer tokens than `vocab_size`. Of one larger than 16 MiB, parts that are evenly
     spread and make up 8 to 16 MiB are learnt from. The same text gives the same vocabulary, whatever its chunks,
     all of which are read. They are in the normal form that `unicode` names, which is not checked. Raises `DataError`
-    for lone surrogates.
+    for lone surrogates, and `OSError` where the limits leave too little memory.
     """
     import rustbpe  # type: ignore[import-untyped]
 
     trainer = rustbpe.Tokenizer()
     texts = _evenly_spread(windows(map(_without_surrogates, chunks)), TRAINING_BYTES)
+    num_bytes, num_chars = sum(len(text.encode()) for text in texts), sum(map(len, texts))
+    check_available(_LEARNER_BYTES + _PER_BYTE * num_bytes + _PER_BYTE_BEYOND_ASCII * (num_bytes - num_chars))
     trainer.train_from_iterator(iter(texts), vocab_size - 1, pattern=OWN_PATTERN)
     by_rank = sorted(trainer.get_mergeable_ranks(), key=lambda token_and_rank: token_and_rank[1])
     # Should two merges give the same bytes (ab+c, a+bc), they are one to tiktoken.

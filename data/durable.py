@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from data.memory import is_out_of_memory
 from data.paths import shown_path
 from errors import DataError
 
@@ -58,6 +59,8 @@ def cache_errors(folder: Path, purpose: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if is_out_of_memory(error):
+            raise
         raise DataError(
             f"data.cache_dir: cannot {purpose} {shown_path(folder)!r}: {error.strerror or error}; "
             "make room there, or name another folder with data.cache_dir"

@@ -16,8 +16,9 @@ from tqdm import tqdm
 
 from data.corpus import Advance, Corpus, Text
 from data.sources import Source
+from data.text import changed_while_read, content_digest
 from data.tokenizer import CharTokenizer, TokenArray, Tokenizer, token_dtype
-from data.unicode import CharacterCounts, normalized
+from data.unicode import CharacterCounts, UnknownCharactersError, normalized
 from data.vocabulary import Report, byte_pairs, characters, completed, fixed_vocabulary, nothing_to_learn
 
 
@@ -111,7 +112,8 @@ def write_tokens(path: Path, corpus: Corpus, *, tokenizer: Tokenizer, show_progr
     A lone document is not: training, which is its first part, would never meet that token, and the val loss
     would count one that nobody could have learnt.
     """
-    with path.open("wb") as file, progress("tokens", corpus.sources, show=show_progress) as advance:
+    shown = progress("tokens", corpus.sources, show=show_progress)
+    with path.open("wb") as file, _as_surveyed(corpus), shown as advance:
         writer = _TokenWriter(file.write, tokenizer)
         train = writer.write_part(_ids(corpus, corpus.train, tokenizer=tokenizer, advance=advance))
         has_ends = train.num_documents > 1
@@ -122,6 +124,20 @@ def write_tokens(path: Path, corpus: Corpus, *, tokenizer: Tokenizer, show_progr
         if texts and part.is_empty:
             raise nothing_to_learn(setting, corpus.config, drops=_drops(corpus))
     return Written(train, val, writer.sha256.hexdigest())
+
+
+@contextlib.contextmanager
+def _as_surveyed(corpus: Corpus) -> Iterator[None]:
+    """Turn what the vocabulary lacks inside, which was made for these texts, into the error for the one that changed.
+
+    Its digest would tell so only at its end. The one that has been changed back meanwhile has no name.
+    """
+    try:
+        yield
+    except UnknownCharactersError as error:
+        texts = corpus.train + corpus.val
+        changed = (text.source.name for text in texts if content_digest(text.source) != text.digest)
+        raise changed_while_read(next(changed, "the text")) from error
 
 
 class _TokenWriter:

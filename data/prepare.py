@@ -19,6 +19,7 @@ from config.load import is_override, load_config
 from config.schema import DataConfig
 from data.corpus import Corpus, Text
 from data.durable import cache_errors
+from data.memory import MemoryBoundary
 from data.passes import Part, Size, progress, survey, write_tokens
 from data.paths import format_size, local_path, shown_path
 from data.sources import ResolvedSources, list_sources, resolve_sources
@@ -153,9 +154,21 @@ def prepare(
 
     With `tokenizer`, which a model has that is continued, the text is encoded by that one. `made_before` is what these
     settings have given once: a vocabulary of byte pairs is neither learnt nor downloaded again. `report` gets lines for
-    people. Raises `DataError` if the text cannot be read or the cache not be written.
+    people. Raises `DataError` if the text cannot be read or the cache not be written, and where memory is used up.
     """
-    tell_settings_without_effect(config, tokenizer, report=report)
+    with MemoryBoundary():
+        return _prepare(config, report, show_progress=show_progress, given=tokenizer, made_before=made_before)
+
+
+def _prepare(
+    config: DataConfig,
+    report: Callable[[str], None],
+    *,
+    show_progress: bool,
+    given: Tokenizer | None,
+    made_before: Tokenizer | None,
+) -> PreparedData:
+    tell_settings_without_effect(config, given, report=report)
     found = resolve_sources(config, report=report, show_progress=show_progress)
     sources = found.train + found.val
     takes_time = sum(source.size for source in sources) > _LARGE_BYTES
@@ -166,7 +179,7 @@ def prepare(
             [Text(source, content_digest(source, advance=advance)) for source in part]
             for part in (found.train, found.val)
         )
-    corpus = Corpus(config, train, val, tokenizer)
+    corpus = Corpus(config, train, val, given)
     folder, facts = _look_up(corpus, report)
     if facts is None and made_before is not None and made_before.kind not in (CharTokenizer.kind, ByteTokenizer.kind):
         corpus = replace(corpus, given=made_before)
@@ -229,6 +242,7 @@ def _make(corpus: Corpus, report: Callable[[str], None], *, show_progress: bool)
         several = written.train.num_documents > 1
         metadata = Metadata(
             format=FORMAT,
+            folder=folder.name,
             text=_facts(found.train, written.train),
             val_text=_facts(found.val, written.val) if corpus.val else None,
             num_tokens=written.train.num_tokens + written.val.num_tokens,

@@ -19,6 +19,7 @@ from config.schema import DataConfig
 from data.compressed import ArchiveError, open_content
 from data.download import download
 from data.folders import Identity, Search, Skip, Skipped, has_pattern, identity
+from data.memory import is_out_of_memory
 from data.paths import format_size, local_path, shown_path
 from data.recognize import SAMPLE_BYTES, binary_kind, is_blank
 from data.standard_input import keep, standard_input
@@ -132,6 +133,8 @@ def reading(source: Source) -> Iterator[None]:
     except ArchiveError as error:
         raise DataError(f"{source.setting}: {source.name!r} {error}") from error
     except OSError as error:
+        if is_out_of_memory(error):
+            raise
         raise DataError(f"{source.setting}: cannot read {source.name!r}: {_reason(error)}") from error
 
 

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from data.durable import PART, kept_file, part_path, sync_folder, write_durably
+from data.memory import is_out_of_memory
 from data.tokenizer import Tokenizer, token_dtype, tokenizer_from_json
 from errors import DataError
 
 TOKENS_FILE = "tokens.bin"
 TOKENIZER_FILE = "tokenizer.json"
 METADATA_FILE = "metadata.json"
-FORMAT = 3  # a folder of another one is prepared anew
+FORMAT = 4  # a folder of another one is prepared anew
 
 _CHUNK_BYTES = 1 << 20  # a multiple of the size of every id
 _STALE_SECONDS = 24 * 3600  # a half-made folder of this age was left behind by a process that was killed
@@ -46,6 +47,7 @@ class Metadata(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     format: int
+    folder: str  # its name, which stands for the texts and settings that the tokens were made from
     text: TextFacts  # of data.source
     val_text: TextFacts | None  # of data.val_source, where there is one
     num_tokens: int = Field(ge=1)
@@ -71,8 +73,18 @@ def load_folder(folder: Path) -> Facts | None:
         tokenizer_json = (folder / TOKENIZER_FILE).read_text(encoding="utf-8")
         tokenizer = tokenizer_from_json(tokenizer_json, where=TOKENIZER_FILE)
         num_tokens, max_id, tokens_sha256 = _check_tokens(folder / TOKENS_FILE, token_dtype(tokenizer.vocab_size))
-    except (OSError, ValueError, DataError) as error:
-        raise DamagedFolderError(" ".join(str(error).split())) from error
+    except ValidationError as error:
+        raise DamagedFolderError(f"{METADATA_FILE} is not as it was written") from error
+    except OSError as error:
+        if is_out_of_memory(error):
+            raise
+        raise DamagedFolderError(f"{Path(error.filename or folder).name}: {error.strerror}") from error
+    except UnicodeError as error:
+        raise DamagedFolderError(f"{TOKENIZER_FILE} is not as it was written") from error
+    except DataError as error:
+        raise DamagedFolderError(str(error)) from error
+    if metadata.folder != folder.name:
+        raise DamagedFolderError("they are those of another text, or of other settings")
     if tokenizer.fingerprint != metadata.tokenizer_fingerprint:
         raise DamagedFolderError(f"{TOKENIZER_FILE} is not the one of {METADATA_FILE}")
     if tokens_sha256 != metadata.tokens_sha256 or num_tokens != metadata.num_tokens:
@@ -142,16 +154,17 @@ def install(made: Path, folder: Path) -> None:
 def same_folder(folder: Path) -> Path:
     """The folder that holds what is wanted under this name: the one that `note_same` noted, or this one itself."""
     try:
-        name = _note(folder).read_text(encoding="ascii")
+        mine, _, name = _note(folder).read_text(encoding="ascii").partition(" ")
     except (OSError, ValueError):
         return folder
-    return folder.with_name(name) if re.fullmatch(r"[a-z0-9_-]{1,100}", name, re.IGNORECASE) else folder
+    is_ours = mine == folder.name  # and not a copy of another's
+    return folder.with_name(name) if is_ours and re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name) else folder
 
 
 def note_same(folder: Path, other: Path) -> None:
     """Let what is wanted under the name of `folder` be found in `other`, beside it. Raises `DataError`."""
     with kept_file(folder.parent, _note(folder).name, purpose="write prepared tokens to") as kept:
-        kept.file.write(other.name.encode("ascii"))
+        kept.file.write(f"{folder.name} {other.name}".encode("ascii"))
 
 
 def _note(folder: Path) -> Path:

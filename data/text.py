@@ -25,6 +25,11 @@ def ignore(_: object) -> None:
     """For whoever does not want to hear."""
 
 
+def changed_while_read(name: str) -> DataError:
+    """The error for a file that is not what it was a pass before."""
+    return DataError(f"{name}: the file was changed while it was being read; run the command again")
+
+
 def content_digest(source: Source, *, advance: Callable[[int], object] = ignore) -> str:
     """sha256 of the file's bytes as stored, in hex. `advance` hears how many are done. Raises `DataError`."""
     digest = hashlib.sha256()
@@ -94,7 +99,7 @@ def _decoded(
             advance(content.num_stored - stored)
             stored = content.num_stored
     if expected_digest is not None and content.stored_digest() != expected_digest:
-        raise DataError(f"{source.name}: the file was changed while it was being read; run the command again")
+        raise changed_while_read(source.name)
 
 
 def _check_beginning(source: Source, encoding: str) -> None:

@@ -25,6 +25,10 @@ _MAX_RUN = 1024  # characters that may all combine: the Stream-Safe Text Format 
 _MAX_LISTED = 10
 
 
+class UnknownCharactersError(DataError):
+    """A text has characters that its vocabulary lacks."""
+
+
 def code_points(text: str) -> npt.NDArray[np.uint32]:
     """The text as an array of code points, lone surrogates included."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
@@ -207,7 +211,7 @@ class StreamDecoder:
         return self._utf8.decode(b"", final=True)
 
 
-def unknown_characters(text: str, positions: npt.NDArray[np.intp]) -> DataError:
+def unknown_characters(text: str, positions: npt.NDArray[np.intp]) -> UnknownCharactersError:
     """One line with the distinct characters at these positions, each with the first places it occurs at."""
     characters = code_points(text)[positions]
     distinct, first, counts = np.unique(characters, return_index=True, return_counts=True)
@@ -216,8 +220,8 @@ def unknown_characters(text: str, positions: npt.NDArray[np.intp]) -> DataError:
         places = positions[characters == distinct[which]][:3].tolist()
         more = ", …" if counts[which] > len(places) else ""
         listed.append(f"{chr(distinct[which])!r} at {', '.join(map(str, places))}{more}")
-    rest = f"; and {len(distinct) - _MAX_LISTED} more" if len(distinct) > _MAX_LISTED else ""
-    return DataError(
-        f"the vocabulary lacks {len(distinct)} of the text's characters (position counted from 0): "
+    rest = f"; and {len(distinct) - _MAX_LISTED:,} more" if len(distinct) > _MAX_LISTED else ""
+    return UnknownCharactersError(
+        f"the vocabulary lacks {len(distinct):,} of the text's characters (position counted from 0): "
         f"{'; '.join(listed)}{rest}; leave them out or replace them"
     )

@@ -27,6 +27,7 @@ WITHOUT_TORCH += (
     "data/corpus.py",
     "data/vocabulary.py",
     "data/passes.py",
+    "data/memory.py",
 )
 WITHOUT_TORCH += ("engine/files.py", "engine/lock.py", "engine/new_run.py", "engine/run_folder.py")
 MAX_FILE_LINES, MAX_COMMAND_LINES = 350, 400

@@ -1,11 +1,17 @@
 """What the two passes make of a corpus: its documents and their tokens."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from prepared import prepared_from, tokens_of
 
+from config.schema import DataConfig
+from data.corpus import Corpus, Text
+from data.passes import survey, write_tokens
+from data.sources import file_source
 from data.store import TextFacts
+from data.text import content_digest
 from data.tokenizer import CharTokenizer
 from errors import DataError
 
@@ -94,6 +100,21 @@ class TestReading:
         prepared, _ = prepared_from(tmp_path, "cafe\u0301 cafe\u0301", unicode="NFC")
         assert "".join(tokens_of(prepared)) == "caf\u00e9 caf\u00e9"
         assert prepared.tokenizer.encode("e\u0301").tolist() == prepared.tokenizer.encode("\u00e9").tolist()
+
+    @pytest.mark.parametrize("documents", ["file", "line", "none"])
+    def test_a_file_that_changes_between_the_passes_is_named(
+        self, tmp_path: Path, documents: Literal["file", "line", "none"]
+    ) -> None:
+        names = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
+        for name in names:
+            Path(name).write_text("anna\n", encoding="utf-8")
+        config = DataConfig(source=names, documents=documents, cache_dir=str(tmp_path))
+        texts = [Text(source, content_digest(source)) for source in map(file_source, names)]
+        corpus = Corpus(config, texts, [], None)
+        tokenizer = survey(corpus, print, show_progress=False).tokenizer
+        Path(names[1]).write_text("annΩ\n", encoding="utf-8")
+        with pytest.raises(DataError, match=r"^/.*b\.txt: the file was changed while it was being read; run the"):
+            write_tokens(tmp_path / "tokens", corpus, tokenizer=tokenizer, show_progress=False)
 
     def test_a_line_too_long_for_the_memory_is_refused_with_its_file(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"1\.txt: there is a line of more than 67,108,864 characters; use"):

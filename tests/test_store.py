@@ -1,5 +1,6 @@
 import hashlib
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -27,6 +28,7 @@ TOKENIZER = CharTokenizer("abc")
 TOKENS = TOKENIZER.encode("abcabc").tobytes()
 METADATA = Metadata(
     format=FORMAT,
+    folder="done",
     text=TextFacts(num_documents=1, num_chars=6, num_bytes=6),
     val_text=None,
     num_tokens=6,
@@ -92,6 +94,15 @@ def test_every_damage_is_recognised(tmp_path: Path, name: str, content: bytes | 
     with pytest.raises(DamagedFolderError) as error:
         load_folder(folder)
     assert "\n" not in str(error.value)
+    assert "pydantic" not in str(error.value)
+    assert name in str(error.value) or content not in (None, b"{", b"{}", b"\xff", b"[]")
+
+
+def test_a_copy_of_another_folder_is_not_taken_for_the_one_that_was_asked_for(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    shutil.copytree(folder, tmp_path / "other")
+    with pytest.raises(DamagedFolderError, match=r"^they are those of another text, or of other settings$"):
+        load_folder(tmp_path / "other")
 
 
 def test_an_id_beyond_the_vocabulary_is_recognised_whatever_the_sum_says(tmp_path: Path) -> None:
@@ -150,9 +161,10 @@ def test_a_name_may_stand_for_another_folder(tmp_path: Path) -> None:
     assert same_folder(other) == other
 
 
-@pytest.mark.parametrize("content", [b"", b"../char-2", b"..", b"\xff", b"a" * 101, b"a\n"])
+@pytest.mark.parametrize("content", [b"", b"../c", b"..", b"\xff", b"a" * 101, b"a\n", b"char-2"])
 def test_what_is_no_name_of_a_folder_stands_for_none(tmp_path: Path, content: bytes) -> None:
     note_same(tmp_path / "char-1", tmp_path / "char-2")
     (note,) = tmp_path.iterdir()
-    note.write_bytes(content)
-    assert same_folder(tmp_path / "char-1") == tmp_path / "char-1"
+    for text in (content, b"char-1 " + content if content != b"char-2" else b"char-3 char-2"):
+        note.write_bytes(text)
+        assert same_folder(tmp_path / "char-1") == tmp_path / "char-1"
