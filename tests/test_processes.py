@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -221,3 +223,36 @@ def test_a_mistake_is_told_by_every_process_and_none_is_left_waiting(home: Path)
     assert "there is no file 'missing.txt'" in finished.err
     assert time.monotonic() - began < 60
     assert not (home / "runs" / "mistake").exists()
+
+
+def start_by_hand(folder: Path, rank: int, port: int, *arguments: object) -> subprocess.Popen[bytes]:
+    """One of two processes on machines of their own, as torchrun would start it."""
+    places = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    env = {name: str(value) for name, value in (places | address).items()}
+    return start(folder, "train.py", *arguments, env={**QUIET, **env})
+
+
+@pytest.mark.parametrize("what", ["settings", "text"])
+def test_machines_that_differ_are_told_before_anything_is_trained(tmp_path: Path, what: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in (0, 1):
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        other_text = "some more" if (what, rank) == ("text", 1) else ""
+        (folder / "text.txt").write_text(ENGLISH + other_text, encoding="utf-8")
+        steps = 5 if (what, rank) == ("settings", 1) else 6
+        processes.append(start_by_hand(folder, rank, port, *BASE, f"train.max_steps={steps}"))
+    ends = [finish(process) for process in processes]
+    assert [end.code for end in ends] == [2, 2], ends
+    assert any(f"the {what} is not the same" in end.err or f"the {what} are not the same" in end.err for end in ends)
+    assert not list(tmp_path.glob("*/runs"))
+
+
+def test_an_address_where_nobody_is_gives_one_line(home: Path) -> None:
+    finished = finish(start(home, "train.py", *BASE, env={"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}))
+    assert "the 2 processes do not find each other" in finished.error()
+    assert "torchrun" in finished.error()
