@@ -15,6 +15,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Protocol
 
+from data.paths import one_line
+
 _XZ_MEMORY_BYTES = 1 << 30  # a dictionary may claim 4 GiB; the largest preset of xz needs 65 MB
 _PACKED_CHUNK_BYTES = 1 << 16
 _HEAD_BYTES = 16
@@ -111,7 +113,7 @@ class Content:
         except damage as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the disk's fault
-            reason = " ".join(str(error).split()) or "its data make no sense"
+            reason = one_line(error) or "its data make no sense"
             raise ArchiveError(f"is a damaged {packing} file ({reason}); copy or download it again") from error
 
     def _next_member(self, packed: bytes) -> bytes:

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from data.paths import counted
 from data.prepare import PreparedData
 from data.tokenizer import TokenArray
 from errors import DataError
@@ -67,13 +68,13 @@ def check_long_enough(prepared: PreparedData, context_length: int) -> None:
     advice = [f"set model.context_length to {largest} or less"] if largest >= 1 else []
     has_own_val = prepared.val_source is not None
     if not has_own_val and prepared.num_tokens >= 2 * needed:
-        advice.append(f"change data.val_fraction so that both splits have {needed} tokens")
+        advice.append(f"change data.val_fraction so that both splits have {needed:,} tokens")
     advice.append("use a longer text")
     is_val_text = has_own_val and name == "val"
     where = f"data.val_source={prepared.val_title}" if is_val_text else f"data.source={prepared.title}"
     what = "it" if has_own_val else f"its {name} split"
     raise DataError(
-        f"{where}: the text is too short: {what} has {length} tokens, but "
+        f"{where}: the text is too short: {what} has {counted(length, 'token')}, but "
         f"model.context_length={context_length} needs {needed} (context_length + 1); {', or '.join(advice)}"
     )
 

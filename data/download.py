@@ -15,6 +15,7 @@ from typing import IO
 from tqdm import tqdm
 
 from data.durable import cache_errors, kept_file
+from data.paths import counted, one_line
 from errors import DataError
 
 TIMEOUT_SECONDS = 20.0  # for the connection, and for each wait for more bytes; a slow download may take longer
@@ -80,7 +81,7 @@ def _fetch(url: str, file: IO[bytes], *, show_progress: bool, timeout_seconds: f
                 received += len(chunk)
                 bar.update(len(chunk))
     if expected is not None and received != expected:
-        raise _DownloadError(f"the connection ended after {received} of {expected} bytes")
+        raise _DownloadError(f"the connection ended after {received:,} of {counted(expected, 'byte')}")
     if not received:
         raise _DownloadError("the server sent an empty file")
     return digest.hexdigest()
@@ -97,12 +98,12 @@ def _reason(error: Exception) -> str:
     """Why the network failed, in one line."""
     if isinstance(error, urllib.error.HTTPError):
         error.close()
-        return f"the server answered {error.code} {error.reason}"
+        return one_line(f"the server answered {error.code} {error.reason}")
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, TimeoutError):
         return "no answer in time"
     text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-    return " ".join(text.split())
+    return one_line(text)
 
 
 def _file_name(url: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from data.memory import is_out_of_memory
-from data.paths import shown_path
+from data.paths import one_line, shown_path
 from errors import DataError
 
 PART = ".part-"  # how the names of half-made files and folders of the cache begin
@@ -62,7 +62,7 @@ def cache_errors(folder: Path, purpose: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise DataError(
-            f"data.cache_dir: cannot {purpose} {shown_path(folder)!r}: {error.strerror or error}; "
+            f"data.cache_dir: cannot {purpose} {shown_path(folder)!r}: {one_line(error.strerror or error)}; "
             "make room there, or name another folder with data.cache_dir"
         ) from error
 

@@ -7,6 +7,7 @@ import errno
 import mmap
 from types import TracebackType
 
+from data.paths import one_line
 from errors import DataError
 
 _ADVICE = (
@@ -32,7 +33,7 @@ class MemoryBoundary:
             raise DataError(f"the memory was used up while the text was prepared; {_ADVICE}") from error
         if kind is not None and kind.__name__ == "PanicException":
             raise DataError(
-                f"a library gave up while the text was prepared ({' '.join(str(error).split())[:200]}), as one does "
+                f"a library gave up while the text was prepared ({one_line(error)[:200]}), as one does "
                 f"that gets no memory or no threads; {_ADVICE}"
             ) from error
 

@@ -195,5 +195,5 @@ def _drops(corpus: Corpus) -> bool:
 def _tell_line_ends(sources: list[Source], report: Report) -> None:
     if not sources:
         return
-    which = sources[0].name if len(sources) == 1 else f"{len(sources)} files"
+    which = sources[0].name if len(sources) == 1 else f"{len(sources):,} files"
     report(f"{which}: line ends \\r\\n or \\r are read as \\n (data.newlines=keep leaves them)")

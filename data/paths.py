@@ -1,6 +1,10 @@
-"""Names of files and sizes as people read and write them. What the files hold is not looked at. Imports no torch."""
+"""Names of files, sizes and foreign messages as people read and write them, each within one line.
+
+What the files hold is not looked at. Imports no torch.
+"""
 
 import os
+import unicodedata
 from pathlib import Path
 
 
@@ -13,15 +17,35 @@ def local_path(name: str) -> Path:
         return path
 
 
-def shown_path(path: Path) -> str:
-    """The path as text for people, the inverse of `local_path`."""
+def path_name(path: Path) -> str:
+    """The path as a name for a recipe or the command line, the inverse of `local_path`."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def shown_path(path: Path) -> str:
+    """The path as text for people."""
+    return escaped(path_name(path))
+
+
+def escaped(text: str) -> str:
+    """The text with what would end a line or drive the terminal escaped."""
+    return "".join(c if unicodedata.category(c) not in ("Cc", "Zl", "Zp") else repr(c)[1:-1] for c in text)
+
+
+def one_line(message: object) -> str:
+    """What another program has said, in one line."""
+    return escaped(" ".join(str(message).split()))
+
+
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """The number of things with their name: 1 file, 1,000 files."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def format_size(num_bytes: int) -> str:
     """The size for people, in the decimal units that `ls` and file managers show."""
     if num_bytes < 1000:
-        return f"{num_bytes} bytes"
+        return counted(num_bytes, "byte")
     size = float(num_bytes)
     for unit in ("kB", "MB", "GB"):
         size /= 1000

@@ -21,7 +21,7 @@ from data.corpus import Corpus, Text
 from data.durable import cache_errors
 from data.memory import MemoryBoundary
 from data.passes import Part, Size, progress, survey, write_tokens
-from data.paths import format_size, local_path, shown_path
+from data.paths import counted, format_size, local_path, shown_path
 from data.sources import ResolvedSources, list_sources, resolve_sources
 from data.store import (
     FORMAT,
@@ -132,14 +132,14 @@ class PreparedData:
             lines.append(f"{self.val_title}: {_measures(self.metadata.val_text)}, to validate on")
         lines.append(
             f"{self.tokenizer.kind} vocabulary of {self.tokenizer.vocab_size:,}; "
-            f"train {self.train_tokens:,} tokens, val {self.val_tokens:,} tokens"
+            f"train {counted(self.train_tokens, 'token')}, val {counted(self.val_tokens, 'token')}"
         )
         return "\n".join(lines)
 
 
 def _measures(text: TextFacts) -> str:
-    documents = "1 document" if text.num_documents == 1 else f"{text.num_documents:,} documents"
-    return f"{documents}, {format_size(text.num_bytes)}, {text.num_chars:,} characters"
+    documents, characters = counted(text.num_documents, "document"), counted(text.num_chars, "character")
+    return f"{documents}, {format_size(text.num_bytes)}, {characters}"
 
 
 def prepare(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data.bpe import BpeTokenizer
-from data.paths import shown_path
+from data.paths import one_line, shown_path
 from data.tokenizer import END_OF_TEXT
 from data.unicode import UnicodeForm
 from errors import DataError
@@ -58,7 +58,7 @@ def tiktoken_tokenizer(
     except _MissingFileError as error:
         raise DataError(f"{where}: {_how_to_bring(error)}") from error
     except Exception as error:  # BLE001 - tiktoken reads files and the network, and checks sums with assert
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error) or type(error).__name__
         raise DataError(f"{where}: tiktoken cannot load it ({reason[:200]}); try again, or use another one") from error
 
 
@@ -103,7 +103,7 @@ def _how_to_bring(missing: _MissingFileError) -> str:
         key = hashlib.sha1(url.encode()).hexdigest()
         if file == first or folder is None or not (folder / key).is_file():
             wanted.append(f"{file} as {key}")
-    reason = " ".join(str(missing.reason).split())[:120]
+    reason = one_line(missing.reason)[:120]
     where = "no folder, since TIKTOKEN_CACHE_DIR is empty" if folder is None else shown_path(folder)
     return (
         f"{first} is not in tiktoken's cache (or is damaged there) and cannot be downloaded ({reason}); on a machine "

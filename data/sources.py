@@ -20,9 +20,9 @@ from data.compressed import ArchiveError, open_content
 from data.download import download
 from data.folders import Identity, Search, Skip, Skipped, has_pattern, identity
 from data.memory import is_out_of_memory
-from data.paths import format_size, local_path, shown_path
+from data.paths import escaped, format_size, local_path, one_line, path_name, shown_path
 from data.recognize import SAMPLE_BYTES, binary_kind, is_blank
-from data.standard_input import keep, standard_input
+from data.standard_input import FOLDER, is_copy, keep, standard_input
 from errors import DataError
 
 STDLIB = "stdlib"
@@ -104,14 +104,14 @@ def file_source(name: str, where: str = "data.source") -> Source:
         path = local_path(name)
         status = path.stat()
     except FileNotFoundError:
-        raise DataError(f"{where}: there is no file {name!r}; {_nearest(path)}") from None
+        raise DataError(f"{where}: {_what_is_missing(name, path, where)}") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{where}: cannot read {name!r}: {_reason(error)}") from error
     if stat.S_ISDIR(status.st_mode):
         raise DataError(f"{where}: {name!r} is a folder; name a file in it")
     if not stat.S_ISREG(status.st_mode):
         raise DataError(f"{where}: {name!r} is not a regular file; save its text to a file and name that")
-    return Source(name=name, path=path, size=status.st_size, setting=where)
+    return Source(name=escaped(name), path=path, size=status.st_size, setting=where)
 
 
 def stdlib_sources(folder: Path, where: str = "data.source") -> list[Source]:
@@ -166,7 +166,7 @@ def _entries(value: _Setting | None) -> list[str]:
 
 def _title(value: _Setting) -> str:
     if isinstance(value, str):
-        return "standard input" if value == STANDARD_INPUT else value
+        return "standard input" if value == STANDARD_INPUT else escaped(value)
     return f"{len(value)} sources"
 
 
@@ -188,14 +188,14 @@ def _keep_standard_input(config: DataConfig, settings: dict[str, list[str]]) -> 
             f"{' and '.join(dict.fromkeys(users))}: - is there {len(users)} times, but standard input is read only "
             "once; save that text to a file and name the file"
         )
-    return keep(standard_input(users[0]), local_path(config.cache_dir) / "stdin", setting=users[0])
+    return keep(standard_input(users[0]), local_path(config.cache_dir) / FOLDER, setting=users[0])
 
 
 def _without_pipe(value: _Setting | None, piped: Path | None) -> _Setting | None:
     """The setting with the file in place of standard input."""
     if value is None or piped is None:
         return value
-    named = [shown_path(piped) if entry == STANDARD_INPUT else entry for entry in _entries(value)]
+    named = [path_name(piped) if entry == STANDARD_INPUT else entry for entry in _entries(value)]
     return named[0] if isinstance(value, str) else named
 
 
@@ -286,12 +286,24 @@ def _web_source(url: str, context: _Context) -> Source:
     config = context.config
     folder = local_path(config.cache_dir) / "downloads"
     path = download(url, folder, sha256=config.sha256, show_progress=context.show_progress, setting=context.setting)
-    return Source(url, path, path.stat().st_size, context.setting)
+    return Source(escaped(url), path, path.stat().st_size, context.setting)
 
 
 def _scheme(entry: str) -> str | None:
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", entry)
     return match[1].lower() if match else None
+
+
+def _what_is_missing(name: str, path: Path, where: str) -> str:
+    """What is there in the place of a file, and what to do about it."""
+    if path.is_symlink():
+        return f"{name!r} is a broken link to {path_name(path.readlink())!r}; name the file itself"
+    if is_copy(path):
+        return (
+            f"there is no file {name!r}: the text came from standard input and its copy is gone; "
+            f"pipe it in again with {where}=-"
+        )
+    return f"there is no file {name!r}; {_nearest(path)}"
 
 
 def _nearest(path: Path) -> str:
@@ -305,4 +317,4 @@ def _nearest(path: Path) -> str:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+    return one_line((isinstance(error, OSError) and error.strerror) or error)

@@ -6,14 +6,20 @@ Imports no torch.
 import hashlib
 import io
 import os
+import re
 import sys
 from pathlib import Path
 from typing import cast
 
 from data.durable import kept_file
+from data.memory import is_out_of_memory
+from data.paths import one_line
 from errors import DataError
 
+FOLDER = "stdin"  # of the cache
+
 _CHUNK_BYTES = 1 << 18
+_COPY = re.compile(r"[0-9a-f]{64}\.txt")
 _ADVICE = "pipe a text into the command, or name a file instead of -"
 
 
@@ -43,9 +49,16 @@ def keep(stream: io.BufferedIOBase, folder: Path, *, setting: str) -> Path:
     return kept.path
 
 
+def is_copy(path: Path) -> bool:
+    """Whether `keep` has given out such a path, as far as its name says."""
+    return path.parent.name == FOLDER and _COPY.fullmatch(path.name) is not None
+
+
 def _read(stream: io.BufferedIOBase, setting: str) -> bytes:
     try:
         return stream.read1(_CHUNK_BYTES)  # read would ask a terminal for a second Ctrl-D
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        if is_out_of_memory(error):
+            raise
+        reason = one_line(getattr(error, "strerror", None) or error)
         raise DataError(f"{setting}: cannot read standard input: {reason}; {_ADVICE}") from error

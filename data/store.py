@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from data.durable import PART, kept_file, part_path, sync_folder, write_durably
 from data.memory import is_out_of_memory
-from data.tokenizer import Tokenizer, token_dtype, tokenizer_from_json
+from data.saved_tokenizer import tokenizer_from_json
+from data.tokenizer import Tokenizer, token_dtype
 from errors import DataError
 
 TOKENS_FILE = "tokens.bin"

@@ -24,13 +24,12 @@ from data.unicode import (
     unknown_characters,
     without_positions,
 )
-from errors import DataError
 
 END_OF_TEXT = "<|endoftext|>"  # the name of `end_id`; in a text these characters are text like any other
 
 TokenArray = npt.NDArray[np.unsignedinteger[Any]]
 
-_FORMAT = 1
+FORMAT = 1  # of what `to_json` writes
 _REPLACEMENT = "\ufffd"  # what an unknown character looks like
 
 
@@ -64,7 +63,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def to_json(self) -> str:
-        """The tokenizer as one JSON object, the same for equal tokenizers; see `tokenizer_from_json`."""
+        """The tokenizer as one JSON object, the same for equal tokenizers; `data.saved_tokenizer` reads it."""
 
     @cached_property
     @abstractmethod
@@ -181,7 +180,7 @@ class Tokenizer(ABC):
         """The fields as JSON; those that came later than the format stand there only where they say something."""
         if self.unicode != "none":
             fields["unicode"] = self.unicode
-        return json.dumps({"format": _FORMAT, "kind": self.kind, **fields}, sort_keys=True, ensure_ascii=True)
+        return json.dumps({"format": FORMAT, "kind": self.kind, **fields}, sort_keys=True, ensure_ascii=True)
 
 
 class CharTokenizer(Tokenizer):
@@ -294,57 +293,3 @@ class ByteTokenizer(Tokenizer):
 
     def to_json(self) -> str:
         return self._json()
-
-
-def tokenizer_from_json(text: str, where: str) -> Tokenizer:
-    """The tokenizer that `to_json` described. Raises `DataError`, naming `where`, for anything else."""
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not a tokenizer file: {error}") from error
-    if not isinstance(fields, dict):
-        raise DataError(f"{where}: not a tokenizer file: expected a JSON object, found {_excerpt(fields)}")
-    if type(found := fields.get("format")) is not int or found < _FORMAT:
-        raise DataError(f"{where}: expected tokenizer format {_FORMAT}, found {_excerpt(found)}; the file is damaged")
-    if found > _FORMAT:
-        newer = f"a newer version (tokenizer format {_excerpt(found)}; this one reads {_FORMAT})"
-        raise DataError(f"{where}: written by {newer}: update this program")
-    if fields.get("unicode", "NFC") != "NFC":
-        raise DataError(f"{where}: unicode must be NFC where it is given, found {_excerpt(fields['unicode'])}")
-    if fields.get("kind") == CharTokenizer.kind:
-        _expect_keys(fields, where, required={"characters"}, optional={"has_unknown"})
-        return _char_tokenizer(fields, where)
-    if fields.get("kind") == ByteTokenizer.kind:
-        _expect_keys(fields, where, required=())
-        return ByteTokenizer(unicode=fields.get("unicode", "none"))
-    if str(fields.get("kind")).startswith(("bpe", "tiktoken:")):
-        from data.bpe import bpe_from_fields  # which stands on this file
-
-        _expect_keys(fields, where, required={"tokens", "pattern", "end_id"})
-        return bpe_from_fields(fields, where)
-    kind = _excerpt(fields.get("kind"))
-    raise DataError(f"{where}: kind must be char, byte, bpe or tiktoken:NAME, found {kind}")
-
-
-def _char_tokenizer(fields: dict[str, Any], where: str) -> CharTokenizer:
-    characters = fields["characters"]
-    if not isinstance(characters, str) or not characters:
-        raise DataError(f"{where}: characters must be a text of at least one, found {_excerpt(characters)}")
-    codes = code_points(characters)
-    if is_surrogate(codes).any() or (codes[1:] <= codes[:-1]).any():
-        raise DataError(f"{where}: characters must be in the order of code points, each once; the file is damaged")
-    if fields.get("has_unknown", True) is not True:
-        raise DataError(f"{where}: has_unknown must be true where it is given, found {_excerpt(fields['has_unknown'])}")
-    return CharTokenizer(characters, has_unknown="has_unknown" in fields, unicode=fields.get("unicode", "none"))
-
-
-def _expect_keys(fields: dict[str, Any], where: str, *, required: Iterable[str], optional: Iterable[str] = ()) -> None:
-    required = {"format", "kind", *required}
-    if not required <= fields.keys() <= {*required, *optional, "unicode"}:
-        found, wanted = ", ".join(sorted(fields)), ", ".join(sorted(required))
-        raise DataError(f"{where}: expected the keys {wanted}, found {found[:200]!r}")
-
-
-def _excerpt(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."

@@ -18,7 +18,8 @@ from torch import Tensor
 from config.load import config_from_dict, config_to_dict
 from config.schema import Config
 from data.paths import shown_path
-from data.tokenizer import Tokenizer, tokenizer_from_json
+from data.saved_tokenizer import tokenizer_from_json
+from data.tokenizer import Tokenizer
 from engine.archive import DamagedError, read_archive
 from engine.files import replacing
 from engine.run_folder import Best, RunFolder, checkpoint_files

@@ -28,6 +28,7 @@ WITHOUT_TORCH += (
     "data/vocabulary.py",
     "data/passes.py",
     "data/memory.py",
+    "data/saved_tokenizer.py",
 )
 WITHOUT_TORCH += ("engine/files.py", "engine/lock.py", "engine/new_run.py", "engine/run_folder.py")
 MAX_FILE_LINES, MAX_COMMAND_LINES = 350, 400

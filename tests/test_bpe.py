@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from data.bpe import TRAINING_BYTES, BpeTokenizer, _evenly_spread, train_bpe
 from data.cuts import OWN_PATTERN, PATTERNS, windows
-from data.tokenizer import tokenizer_from_json
+from data.saved_tokenizer import tokenizer_from_json
 from errors import DataError
 
 ROOT = Path(__file__).parents[1]
@@ -281,7 +281,7 @@ def test_a_file_with_other_characters_in_it_is_no_traceback(edits: list[tuple[in
 def test_char_and_byte_tokenizers_never_touch_tiktoken_and_decoding_does_not_either(tmp_path: Path) -> None:
     (tmp_path / "saved.json").write_text(TOKENIZER.to_json(), encoding="utf-8")
     code = (
-        "import sys; from data.tokenizer import *; from pathlib import Path\n"
+        "import sys; from data.tokenizer import *; from data.saved_tokenizer import *; from pathlib import Path\n"
         "for t in (CharTokenizer('ab'), ByteTokenizer()): tokenizer_from_json(t.to_json(), '').encode('ab')\n"
         "assert 'data.bpe' not in sys.modules\n"
         "t = tokenizer_from_json(Path(sys.argv[1]).read_text('utf-8'), ''); t.decode([97])\n"

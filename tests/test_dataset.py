@@ -136,7 +136,7 @@ def test_the_train_split_can_be_the_short_one(tmp_path: Path) -> None:
 
 
 def test_no_context_is_advised_where_none_works(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"val split has 1 tokens.*use a longer text") as error:
+    with pytest.raises(DataError, match=r"val split has 1 token, .*use a longer text") as error:
         check_long_enough(prepared_text(tmp_path, 5), 8)
     assert "set model.context_length" not in str(error.value)
     assert "val_fraction" not in str(error.value)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from data.cuts import PATTERNS
 from data.published import tiktoken_tokenizer
-from data.tokenizer import tokenizer_from_json
+from data.saved_tokenizer import tokenizer_from_json
 from errors import DataError
 
 ROOT = Path(__file__).parents[1]
@@ -80,7 +80,7 @@ def test_a_saved_vocabulary_needs_neither_cache_nor_network(cache: Path) -> None
     saved = tiktoken_tokenizer("gpt2", unicode="NFC")
     (cache / "saved.json").write_text(saved.to_json(), encoding="utf-8")
     code = (
-        "import sys; from pathlib import Path; from data.tokenizer import tokenizer_from_json\n"
+        "import sys; from pathlib import Path; from data.saved_tokenizer import tokenizer_from_json\n"
         "tokenizer = tokenizer_from_json(Path(sys.argv[1]).read_text('utf-8'), '')\n"
         "print(tokenizer.fingerprint, tokenizer.kind, tokenizer.unicode, tokenizer.encode('hello world').tolist())"
     )

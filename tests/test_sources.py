@@ -90,6 +90,33 @@ def test_a_missing_file_gets_the_nearest_name_of_its_folder(tmp_path: Path) -> N
         resolve(str(tmp_path / "nowhere" / "a.txt"))
 
 
+def test_a_broken_link_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "dangling").symlink_to("nowhere")
+    with pytest.raises(DataError, match=r"'.*/dangling' is a broken link to 'nowhere'; name the file itself$"):
+        resolve(str(tmp_path / "dangling"))
+
+
+def test_of_a_copy_of_standard_input_that_is_gone_it_is_said_what_it_was(tmp_path: Path) -> None:
+    for name in ("a" * 64 + ".txt", "A" * 64 + ".txt", "a" * 63 + ".txt"):
+        with pytest.raises(DataError) as error:
+            resolve(str(tmp_path / "stdin" / name))
+        is_one = name == "a" * 64 + ".txt"
+        advice = "came from standard input and its copy is gone; pipe it in again with data.source=-"
+        assert (advice in str(error.value)) == is_one
+
+
+def test_a_name_that_would_break_a_line_is_escaped(tmp_path: Path) -> None:
+    (tmp_path / "a\nb.txt").write_bytes(b"text")
+    (tmp_path / "empty\x1b.txt").write_bytes(b"")
+    for names in ([str(tmp_path)], [str(tmp_path / "a\nb.txt"), str(tmp_path / "empty\x1b.txt")]):
+        sources, lines = resolve(*names)
+        list_sources(sources, lines.append)
+        assert [source.name for source in sources] == [f"{tmp_path}/a\\nb.txt"]
+        assert lines == [f"data.source: skipped 1 empty file: {tmp_path}/empty\\x1b.txt", lines[1]]
+        assert lines[1].endswith(r"a\nb.txt: 4 bytes")
+    assert resolve_sources(DataConfig(source=str(tmp_path / "a\nb.txt")), report=print).title.endswith(r"a\nb.txt")
+
+
 def test_a_file_on_the_way_that_is_no_folder_is_one_line(tmp_path: Path) -> None:
     file_of(tmp_path, b"x", "a.txt")
     with pytest.raises(DataError, match=r"cannot read .*Not a directory"):
