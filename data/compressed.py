@@ -22,6 +22,9 @@ _PACKED_CHUNK_BYTES = 1 << 16
 _HEAD_BYTES = 16
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS  # 16 asks zlib for gzip's header and its check sum
 _BZIP2_BEGINNINGS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # of a block, and of the end of an empty stream
+_PACKED_ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".zip")
+_ZIP_BEGINNINGS = (b"PK\x03\x04", b"PK\x05\x06")  # which is read by nothing here, but is known for what it is
+_NOT_SO_ADVICE = "copy or download it again if it is damaged, and give it another name if it is plain text"
 
 
 class ArchiveError(Exception):
@@ -127,9 +130,13 @@ class Content:
 
 @contextlib.contextmanager
 def open_content(path: Path) -> Iterator[Content]:
-    """The file's content. Raises `OSError`."""
+    """The file's content. Raises `OSError`, and `ArchiveError` for one that is not what its name says."""
     with path.open("rb", buffering=0) as file:
-        packing = packing_of(file.read(_HEAD_BYTES))
+        head = file.read(_HEAD_BYTES)
+        packing = packing_of(head)
+        ending = path.suffix.lower()
+        if head and packing is None and ending in _PACKED_ENDINGS and not head.startswith(_ZIP_BEGINNINGS):
+            raise ArchiveError(f"is called {ending}, but does not begin so; {_NOT_SO_ADVICE}")
         file.seek(0)
         yield Content(file, packing)
 

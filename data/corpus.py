@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from config.schema import DataConfig
 from data.sources import Source
 from data.store import FORMAT
-from data.text import ignore, read_text
+from data.text import EncodingError, ignore, read_text, read_with_others
 from data.tokenizer import CharTokenizer, Tokenizer
 from data.unicode import UnicodeForm
 
@@ -68,8 +68,15 @@ class Corpus:
         self, texts: list[Text], *, advance: Advance, on_normalized: Callable[[Source], object] = ignore
     ) -> Iterator[tuple[str, Iterator[str]]]:
         """The texts, each with its name and in chunks, as they were written; one text where they are no documents."""
-        each = (
-            read_text(
+        each = (self._read(text, advance, on_normalized) for text in texts)
+        if self.config.documents == "none":
+            yield "the text", itertools.chain.from_iterable(each)
+        else:
+            yield from zip((text.source.name for text in texts), each, strict=True)
+
+    def _read(self, text: Text, advance: Advance, on_normalized: Callable[[Source], object]) -> Iterator[str]:
+        try:
+            yield from read_text(
                 text.source,
                 encoding=self.config.encoding,
                 newlines=self.config.newlines,
@@ -77,9 +84,5 @@ class Corpus:
                 advance=advance,
                 on_normalized=on_normalized,
             )
-            for text in texts
-        )
-        if self.config.documents == "none":
-            yield "the text", itertools.chain.from_iterable(each)
-        else:
-            yield from zip((text.source.name for text in texts), each, strict=True)
+        except EncodingError as error:
+            raise read_with_others(error, self.sources) from error

@@ -84,7 +84,7 @@ def survey(corpus: Corpus, report: Report, *, show_progress: bool) -> Survey:
     with progress(what, corpus.sources, show=show_progress) as advance:
         to_train = counted(corpus.train, advance)
         if learns_pairs:
-            tokenizer = byte_pairs(config, to_train)
+            tokenizer = byte_pairs(config, to_train, report=report)
         else:
             _read_all(to_train)
         train = Size(counts.num_chars, counts.num_bytes)

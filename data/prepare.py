@@ -39,7 +39,7 @@ from data.store import (
 )
 from data.text import content_digest
 from data.tokenizer import ByteTokenizer, CharTokenizer, TokenArray, Tokenizer, token_dtype
-from data.vocabulary import tell_settings_without_effect
+from data.vocabulary import check_name, tell_settings_without_effect
 from errors import ArgumentParser, ConfigError, run_command
 
 _LARGE_VOCAB, _FEW_EACH = 500, 100  # a vocabulary above this size is too large where a token occurs less often
@@ -169,6 +169,8 @@ def _prepare(
     made_before: Tokenizer | None,
 ) -> PreparedData:
     tell_settings_without_effect(config, given, report=report)
+    if given is None and made_before is None:
+        check_name(config)
     found = resolve_sources(config, report=report, show_progress=show_progress)
     sources = found.train + found.val
     takes_time = sum(source.size for source in sources) > _LARGE_BYTES
@@ -264,10 +266,12 @@ def _facts(size: Size, part: Part) -> TextFacts:
 
 def _warn_of_huge_vocabulary(prepared: PreparedData, report: Callable[[str], None]) -> None:
     """Most of a vocabulary that is huge for the text occurs too rarely to be learnt."""
-    size = prepared.tokenizer.vocab_size
+    if not isinstance(prepared.tokenizer, CharTokenizer):
+        return
+    size = len(prepared.tokenizer.characters)
     val_text = prepared.metadata.val_text
     num_chars = prepared.num_chars + (val_text.num_chars if val_text is not None else 0)
-    if prepared.tokenizer.kind == "char" and size > _LARGE_VOCAB and num_chars < _FEW_EACH * size:
+    if size > _LARGE_VOCAB and num_chars < _FEW_EACH * size:
         report(
             f"hint     {size:,} different characters in {num_chars:,} are too many to learn them all; "
             "data.min_char_count=5 joins the rare ones, and data.tokenizer=bpe or byte needs none of them"
@@ -291,6 +295,12 @@ def main(arguments: Sequence[str]) -> int:
     prepared = prepare(config.data, report=_to_stderr, show_progress=sys.stderr.isatty())
     print(prepared.describe())
     print(f"tokens in {shown_path(prepared.folder)}")
+    context_length = config.model.context_length
+    if min(prepared.train_tokens, prepared.val_tokens) <= context_length:
+        _to_stderr(
+            f"hint     this is too little text to train on: with model.context_length={context_length}, train and val "
+            f"need {context_length + 1:,} tokens each; use a longer text, or a smaller model.context_length"
+        )
     return 0
 
 

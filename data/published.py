@@ -9,8 +9,9 @@ import hashlib
 import os
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from data.bpe import BpeTokenizer
 from data.paths import one_line, shown_path
@@ -39,19 +40,11 @@ def tiktoken_tokenizer(
 
     Raises `DataError` for another name, and if a file of it is missing or damaged and the network does not help.
     """
-    import tiktoken.registry
-
-    names = tiktoken.list_encoding_names()
     where = f"data.tokenizer=tiktoken:{name}"
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        advice = f"did you mean {near[0]}? " if near else ""
-        raise DataError(f"{where}: {advice}tiktoken knows {', '.join(names)}")
-    constructors = tiktoken.registry.ENCODING_CONSTRUCTORS
-    assert constructors is not None  # since the names have been listed
+    construct = constructor_of(name)
     try:
         with _downloads_that_end(timeout_seconds):
-            parts = constructors[name]()
+            parts = construct()
         tokens = _tokens_by_id(parts["mergeable_ranks"], parts["special_tokens"])
         end_id = parts["special_tokens"][END_OF_TEXT]
         return BpeTokenizer(tokens, pattern=parts["pat_str"], end_id=end_id, kind=f"tiktoken:{name}", unicode=unicode)
@@ -60,6 +53,20 @@ def tiktoken_tokenizer(
     except Exception as error:  # BLE001 - tiktoken reads files and the network, and checks sums with assert
         reason = one_line(error) or type(error).__name__
         raise DataError(f"{where}: tiktoken cannot load it ({reason[:200]}); try again, or use another one") from error
+
+
+def constructor_of(name: str) -> Callable[[], dict[str, Any]]:
+    """What loads the vocabulary of this name. Raises `DataError` for a name that tiktoken does not know."""
+    import tiktoken.registry
+
+    names = tiktoken.list_encoding_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        advice = f"did you mean {near[0]}? " if near else ""
+        raise DataError(f"data.tokenizer=tiktoken:{name}: {advice}tiktoken knows {', '.join(names)}")
+    constructors = tiktoken.registry.ENCODING_CONSTRUCTORS
+    assert constructors is not None  # since the names have been listed
+    return constructors[name]
 
 
 def _tokens_by_id(ranks: dict[bytes, int], special_ids: dict[str, int]) -> list[bytes]:
@@ -102,13 +109,13 @@ def _how_to_bring(missing: _MissingFileError) -> str:
         url = missing.url.removesuffix(first) + file
         key = hashlib.sha1(url.encode()).hexdigest()
         if file == first or folder is None or not (folder / key).is_file():
-            wanted.append(f"{file} as {key}")
+            wanted.append(f"{url} as {key}")
     reason = one_line(missing.reason)[:120]
     where = "no folder, since TIKTOKEN_CACHE_DIR is empty" if folder is None else shown_path(folder)
     return (
         f"{first} is not in tiktoken's cache (or is damaged there) and cannot be downloaded ({reason}); on a machine "
-        f"with network it is at {missing.url}; put {' and '.join(wanted)} into a folder that the environment "
-        f"variable TIKTOKEN_CACHE_DIR names (now {where})"
+        f"with network, save {' and '.join(wanted)}, and bring that into the folder which the environment variable "
+        f"TIKTOKEN_CACHE_DIR names (now {where})"
     )
 
 

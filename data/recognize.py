@@ -29,6 +29,10 @@ _MARKS = (  # of UTF-32 first, since that of UTF-16 is its beginning
     (codecs.BOM_UTF8, "utf-8"),
 )
 _WIDE_MIN_BYTES = 8  # fewer may look like UTF-16 by accident
+# From Latin to Thai, general punctuation, kana with the punctuation of Chinese, Chinese, Korean, wide forms.
+_LARGE_SCRIPTS = re.compile("[\t\n\r -\u0e7f\u2000-\u206f\u3000-\u30ff\u4e00-\u9fff\uac00-\ud7a3\uff00-\uffef]")
+_BETWEEN_WORDS = re.compile("[\\s,.\u3001\u3002\uff0c]")
+_SCRIPTS_SHARE, _SCRIPTS_MIN_CHARS = 0.98, 16
 # Tabs, line ends, form feeds and the escapes of coloured logs belong to texts; of random bytes a tenth is among these.
 _CONTROLS = re.compile("[\x01-\x07\x0e-\x1a\x1c-\x1f\x7f]")
 _CONTROLS_LIMIT = 16  # more than one in so many is binary data
@@ -73,6 +77,27 @@ def likely_encoding(sample: bytes, *, but_not: str) -> str | None:
     return None
 
 
+def is_utf8(head: bytes) -> bool:
+    """Whether a file that begins so is text in UTF-8, as ASCII is, too."""
+    return b"\0" not in head and may_be(head, "utf-8")
+
+
+def may_be(head: bytes, encoding: str) -> bool:
+    """Whether a file that begins so can be decoded, up to its end where `head` is all of it."""
+    return decoded(head, encoding, is_whole=len(head) < SAMPLE_BYTES) is not None
+
+
+def is_misread(head: bytes, encoding: str) -> bool:
+    """Whether a file that begins so is in UTF-8, as no text is by accident, and would be read as other characters."""
+    is_other = not head.isascii() and is_utf8(head) and codecs.lookup(encoding).name not in ("utf-8", "utf-8-sig")
+    return is_other and may_be(head, encoding)
+
+
+def is_wide(encoding: str) -> bool:
+    """Whether all characters have two or four bytes in this encoding."""
+    return codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
+
+
 def decoded(sample: bytes, encoding: str, *, is_whole: bool = False) -> str | None:
     """The sample as text; None if it is not in this encoding. A character may be cut off at the end of a part."""
     try:
@@ -100,13 +125,27 @@ def _ranked_encodings(sample: bytes) -> list[str]:
 
 
 def _wide_encoding(head: bytes) -> str | None:
-    """UTF-16 without its mark, where most characters are of ASCII: then every second byte is zero."""
+    """UTF-16 without its mark: most characters are of ASCII, so that every second byte is zero, or of large scripts.
+
+    The latter only in what would else be binary data, since any text of bytes looks like Chinese when read so.
+    """
     zeros = {"utf-16-le": head[1::2].count(0), "utf-16-be": head[::2].count(0)}
     name = max(zeros, key=zeros.__getitem__)
-    if zeros[name] * 4 < len(head) or len(head) < _WIDE_MIN_BYTES:
+    if len(head) < _WIDE_MIN_BYTES:
         return None
-    text = decoded(head, name)
-    return None if text is None or "\0" in text or _CONTROLS.search(text) else name
+    if zeros[name] * 4 >= len(head):
+        text = decoded(head, name)
+        return None if text is None or "\0" in text or _CONTROLS.search(text) else name
+    if not _is_binary(head.decode("latin-1")):
+        return None
+    return next((name for name in zeros if _is_text_of_large_scripts(decoded(head, name))), None)
+
+
+def _is_text_of_large_scripts(text: str | None) -> bool:
+    """Of random characters half would do, of those of the wrong byte order less."""
+    if text is None or len(text) < _SCRIPTS_MIN_CHARS or "\0" in text or _CONTROLS.search(text):
+        return False
+    return len(_LARGE_SCRIPTS.findall(text)) >= _SCRIPTS_SHARE * len(text) and _BETWEEN_WORDS.search(text) is not None
 
 
 def _is_binary(text: str) -> bool:

@@ -21,7 +21,7 @@ from data.download import download
 from data.folders import Identity, Search, Skip, Skipped, has_pattern, identity
 from data.memory import is_out_of_memory
 from data.paths import escaped, format_size, local_path, one_line, path_name, shown_path
-from data.recognize import SAMPLE_BYTES, binary_kind, is_blank
+from data.recognize import SAMPLE_BYTES, binary_kind, is_blank, is_misread
 from data.standard_input import FOLDER, is_copy, keep, standard_input
 from errors import DataError
 
@@ -64,6 +64,7 @@ class _Context:
     piped: Path | None  # what standard input held
     show_progress: bool
     skipped: Skipped = field(default_factory=Skipped)
+    misread: list[str] = field(default_factory=list)  # the names of texts that are in another encoding than they say
 
     @property
     def search(self) -> Search:
@@ -89,6 +90,7 @@ def resolve_sources(
             found[setting] = _sift(candidates, context)
         finally:  # what was skipped explains an error, too
             context.skipped.tell(report, setting)
+        _tell_misread(context, report)
         _check_any_left(found[setting], candidates, context=context)
     train, val = found["data.source"], found.get("data.val_source", [])
     _tell_overlap(train, val, report=report)
@@ -252,7 +254,19 @@ def _sift(candidates: list[tuple[Source, bool]], context: _Context) -> list[Sour
             context.skipped.add(Skip.EMPTY, source.name)
         else:
             kept[key] = source
+            if source.encoding is None and is_misread(head, encoding):
+                context.misread.append(source.name)
     return list(kept.values())
+
+
+def _tell_misread(context: _Context, report: Callable[[str], None]) -> None:
+    """Warn of texts of which other characters are read than they hold."""
+    if context.misread:
+        more = f" (and {len(context.misread) - 1:,} more)" if len(context.misread) > 1 else ""
+        report(
+            f"{context.setting}: {context.misread[0]}{more} seems to be UTF-8, but is read as "
+            f"{context.config.encoding}; if its characters come out wrong, use data.encoding=utf-8"
+        )
 
 
 def _check_any_left(left: list[Source], candidates: list[tuple[Source, bool]], *, context: _Context) -> None:
@@ -272,7 +286,7 @@ def _tell_overlap(train: list[Source], val: list[Source], *, report: Callable[[s
     trained = {identity(source.path) for source in train} if val else set()
     both = [source.name for source in val if identity(source.path) in trained]
     if both:
-        more = f" and {len(both) - 1} more" if len(both) > 1 else ""
+        more = f" and {len(both) - 1:,} more" if len(both) > 1 else ""
         report(
             f"data.val_source: {both[0]}{more} belongs to data.source too; "
             "the model is trained on it, so val loss will not show how well it does on new text"

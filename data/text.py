@@ -7,11 +7,21 @@ What is not text, or not in the expected encoding, is refused with the place and
 import codecs
 import hashlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from data.compressed import open_content
-from data.recognize import BINARY, SAMPLE_BYTES, binary_kind, decoded, likely_encoding, marked_encoding
+from data.recognize import (
+    BINARY,
+    SAMPLE_BYTES,
+    binary_kind,
+    decoded,
+    is_utf8,
+    is_wide,
+    likely_encoding,
+    marked_encoding,
+    may_be,
+)
 from data.sources import Source, read_head, reading
 from errors import DataError
 
@@ -19,6 +29,16 @@ CHUNK_BYTES = 1 << 20  # larger chunks are no faster, since these still fit into
 
 _WITHOUT_SURROGATES = ("utf-8", "utf-8-sig")  # decoders that never give half of a pair
 _MANY = 8  # so many characters of UTF-8 are no accident
+
+
+class EncodingError(DataError):
+    """A text is not in the encoding that it was read in; `likely` is the one that it seems to be in, if any."""
+
+    def __init__(self, source: Source, found: str, likely: str | None) -> None:
+        super().__init__(f"{source.name}: {found}; {_way_out(source, likely)}")
+        self.source = source
+        self.found = found
+        self.likely = likely
 
 
 def ignore(_: object) -> None:
@@ -89,6 +109,8 @@ def _decoded(
             try:
                 piece = decoder.decode(chunk, not chunk)
             except UnicodeError as error:
+                if not chunk and (cut_off := _cut_off(source, encoding, error=error, fed=fed)) is not None:
+                    raise cut_off from error
                 raise _undecodable(source, encoding, error=error, fed=fed) from error
             if "\0" in piece or (may_give_surrogates and not _is_whole(piece)):
                 decoder.setstate(state)
@@ -107,8 +129,8 @@ def _check_beginning(source: Source, encoding: str) -> None:
     head = read_head(source)
     marked = marked_encoding(head)
     if marked is not None and not codecs.lookup(encoding).name.startswith(marked):
-        place = f"{source.name}: begins with the byte order mark of {marked.upper()}"
-        raise DataError(f"{place}, so it is not {encoding.upper()}; {_way_out(source, marked)}")
+        found = f"begins with the byte order mark of {marked.upper()}, so it is not {encoding.upper()}"
+        raise EncodingError(source, found, marked)
     kind = binary_kind(head, encoding)
     text = decoded(head, encoding)
     # Bytes that cannot be decoded, and NULs, are reported with their place when they are reached.
@@ -119,15 +141,23 @@ def _check_beginning(source: Source, encoding: str) -> None:
 def _undecodable(source: Source, encoding: str, *, error: UnicodeError, fed: int) -> DataError:
     """The error for bytes that the decoder refused, after `fed` bytes in all."""
     if not isinstance(error, UnicodeDecodeError):  # UTF-16 and UTF-32 want a byte order mark
-        sample = read_head(source)
-        return DataError(
-            f"{source.name}: this is not {encoding.upper()} ({error}); {_advice(source, encoding, sample=sample)}"
-        )
+        return _wrong(source, encoding, found=f"this is not {encoding.upper()} ({error})", sample=read_head(source))
     offset = fed - len(error.object) + error.start  # the object ends with the last byte fed
     found = error.object[error.start : error.start + 1]
     sample = read_head(source) if offset < SAMPLE_BYTES // 2 else _surroundings(error.object, error.start)
-    place = f"{source.name}: byte {offset} (counted from 0) is 0x{found.hex()}"
-    return DataError(f"{place}, which is not {encoding.upper()}; {_advice(source, encoding, sample=sample)}")
+    place = f"byte {offset} (counted from 0) is 0x{found.hex()}, which is not {encoding.upper()}"
+    return _wrong(source, encoding, found=place, sample=sample)
+
+
+def _cut_off(source: Source, encoding: str, *, error: UnicodeError, fed: int) -> DataError | None:
+    """The error for UTF-16 or UTF-32 that ends within a character, if that is what the decoder refused at the end."""
+    if not is_wide(encoding) or not isinstance(error, UnicodeDecodeError) or is_utf8(read_head(source)):
+        return None
+    start = fed - len(error.object) + error.start
+    return DataError(
+        f"{source.name}: ends in the middle of the {encoding.upper()} character that begins at byte {start} (counted "
+        "from 0), so the file is cut off; copy or download it again"
+    )
 
 
 def _no_character(
@@ -142,13 +172,15 @@ def _no_character(
             break
         if not decoder.getstate()[0]:  # nothing is pending: a character begins here
             start = position
-    place = f"{source.name}: byte {start} (counted from 0)"
+    place = f"byte {start} (counted from 0)"
     if "\0" not in piece:
-        return DataError(f"{place} begins half of a surrogate pair, which is no character; repair the file")
+        return DataError(
+            f"{source.name}: {place} begins half of a surrogate pair, which is no character; repair the file"
+        )
     likely = likely_encoding(read_head(source), but_not=encoding)
     if likely is not None and likely.startswith("utf-16"):
-        return DataError(f"{place} is 0x00, as in UTF-16; {_way_out(source, likely)}")
-    return DataError(f"{place} is 0x00: this is {BINARY}")
+        return EncodingError(source, f"{place} is 0x00, as in UTF-16", likely)
+    return DataError(f"{source.name}: {place} is 0x00: this is {BINARY}")
 
 
 def _is_whole(piece: str) -> bool:
@@ -167,17 +199,44 @@ def _surroundings(data: bytes, position: int) -> bytes:
     return before[before.find(b"\n") + 1 :] + data[position : position + reach]
 
 
-def _advice(source: Source, encoding: str, *, sample: bytes) -> str:
-    """What to do about bytes that are not in the encoding, from what the text around them looks like."""
+def _wrong(source: Source, encoding: str, *, found: str, sample: bytes) -> DataError:
+    """The error for bytes that are not in the encoding, with advice from what the text around them looks like."""
     if binary_kind(sample, encoding) is not None:
-        return f"this is {BINARY}"
+        return DataError(f"{source.name}: {found}; this is {BINARY}")
     if codecs.lookup(encoding).name in _WITHOUT_SURROGATES:
         text = sample.decode(errors="replace")
         num_damaged = text.count("\ufffd")
         num_right = sum(character > "\x7f" for character in text) - num_damaged
         if num_right >= _MANY * num_damaged:
-            return "all else around it is UTF-8, so the file may be damaged; repair that place"
-    return _way_out(source, likely_encoding(sample, but_not=encoding))
+            advice = "all else around it is UTF-8, so the file may be damaged; repair that place"
+            return DataError(f"{source.name}: {found}; {advice}")
+    return EncodingError(source, found, likely_encoding(sample, but_not=encoding))
+
+
+def read_with_others(error: EncodingError, others: Iterable[Source]) -> DataError:
+    """The error for a text that is read with others: where they differ in encoding, which file to convert."""
+    likely = error.likely
+    if likely is None or error.source.encoding is not None:
+        return error
+    own = [source for source in others if source.encoding is None and source.path != error.source.path]
+    other = next((source for source in own if not _may_be_in(source, likely)), None)
+    if other is None:
+        return error
+    convert = other if codecs.lookup(likely).name == "utf-8" else error.source
+    return DataError(
+        f"{error.source.name}: {error.found}; it may be {likely}, but {other.name!r} is not, and all files are read in "
+        f"one encoding: convert {convert.name!r} to UTF-8, and use data.encoding=utf-8"
+    )
+
+
+def _may_be_in(source: Source, encoding: str) -> bool:
+    """Whether a file that begins as this one may be in the encoding. What is in UTF-8 as well is in that."""
+    head = read_head(source)
+    if not may_be(head, encoding):
+        return False
+    if codecs.lookup(encoding).name in _WITHOUT_SURROGATES or not is_utf8(head):
+        return True
+    return head.isascii() and not is_wide(encoding)
 
 
 def _way_out(source: Source, likely: str | None) -> str:

@@ -6,6 +6,7 @@ Reading the texts and counting their characters is `data.passes`' concern. Impor
 from collections.abc import Callable, Iterable
 
 from config.schema import DataConfig
+from data.paths import counted
 from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 from data.unicode import CharacterCounts
 from errors import DataError
@@ -13,6 +14,7 @@ from errors import DataError
 Report = Callable[[str], None]
 
 _MAX_LISTED = 10
+_PUBLISHED = "tiktoken:"
 
 
 def fixed_vocabulary(config: DataConfig) -> Tokenizer | None:
@@ -23,14 +25,28 @@ def fixed_vocabulary(config: DataConfig) -> Tokenizer | None:
         return None
     from data.published import tiktoken_tokenizer  # imports tiktoken, which characters and bytes do without
 
-    return tiktoken_tokenizer(config.tokenizer.removeprefix("tiktoken:"), unicode=config.unicode)
+    return tiktoken_tokenizer(config.tokenizer.removeprefix(_PUBLISHED), unicode=config.unicode)
 
 
-def byte_pairs(config: DataConfig, chunks: Iterable[str]) -> Tokenizer:
+def check_name(config: DataConfig) -> None:
+    """Raise `DataError` for a published vocabulary that there is not, before anything is read for it."""
+    if config.tokenizer.startswith(_PUBLISHED):
+        from data.published import constructor_of  # as above
+
+        constructor_of(config.tokenizer.removeprefix(_PUBLISHED))
+
+
+def byte_pairs(config: DataConfig, chunks: Iterable[str], *, report: Report) -> Tokenizer:
     """A vocabulary of byte pairs, learnt from all of the chunks, which are in the normal form of the settings."""
     from data.bpe import train_bpe
 
-    return train_bpe(chunks, config.bpe_vocab_size, unicode=config.unicode)
+    tokenizer = train_bpe(chunks, config.bpe_vocab_size, unicode=config.unicode)
+    if tokenizer.vocab_size < config.bpe_vocab_size:
+        report(
+            f"the text has so few different words that it gives only {tokenizer.vocab_size:,} tokens, not the "
+            f"{config.bpe_vocab_size:,} of data.bpe_vocab_size"
+        )
+    return tokenizer
 
 
 def characters(config: DataConfig, counts: CharacterCounts, *, report: Report) -> Tokenizer:
@@ -45,7 +61,8 @@ def characters(config: DataConfig, counts: CharacterCounts, *, report: Report) -
         )
     if num_rare:
         report(
-            f"{num_rare:,} characters that occur less than {config.min_char_count} times share one token "
+            f"{counted(num_rare, 'character')} that {'occurs' if num_rare == 1 else 'occur'} less than "
+            f"{config.min_char_count:,} times {'shares' if num_rare == 1 else 'share'} one token "
             f"({num_occurrences / counts.num_chars:.2%} of the text)"
         )
     return CharTokenizer(frequent, has_unknown=num_rare > 0, unicode=config.unicode)
@@ -62,15 +79,16 @@ def completed(given: Tokenizer, config: DataConfig, *, counts: CharacterCounts, 
     if not unknown:
         return given
     listed = ", ".join(f"{character!r} ({counts.count(character):,})" for character in unknown[:_MAX_LISTED])
-    more = f" and {len(unknown) - _MAX_LISTED} more" if len(unknown) > _MAX_LISTED else ""
-    found = f"{len(unknown)} of the text's characters are unknown to the model (how often): {listed}{more}"
+    more = f" and {len(unknown) - _MAX_LISTED:,} more" if len(unknown) > _MAX_LISTED else ""
+    found = f"{len(unknown):,} of the text's characters are unknown to the model (how often): {listed}{more}"
     if config.unknown == "error":
         fate = "; all of them would become its one token for rare characters" if given.has_unknown else ""
         raise DataError(f"{found}{fate}; data.unknown=drop leaves them out, data.unknown=extend learns them too")
     if config.unknown == "extend":
         report(f"{found}; they are added to its vocabulary")
         return given.extended("".join(unknown))
-    report(f"{found}; they are left out")
+    share = sum(map(counts.count, unknown)) / counts.num_chars
+    report(f"{found}; they are left out ({share:.2%} of the text)")
     for character in unknown:
         counts.forget(character)
     return given

@@ -41,8 +41,8 @@ def test_what_is_compressed_is_recognised_by_its_content_and_unpacked(
 
 def test_a_file_that_is_not_compressed_is_read_as_it_is(tmp_path: Path) -> None:
     for data in (TEXT, b"", b"BZh", b"BZhang wrote this", b"\x1f", b"P*M"):
-        (tmp_path / "text.gz").write_bytes(data)
-        assert content_of(tmp_path / "text.gz") == data
+        (tmp_path / "text").write_bytes(data)
+        assert content_of(tmp_path / "text") == data
 
 
 @pytest.mark.parametrize("packing", PACK)
@@ -129,3 +129,21 @@ def test_frames_of_notes_are_zstd_too(tmp_path: Path) -> None:
     assert packing_of(note) == "zstd"
     (tmp_path / "text").write_bytes(note + zstd.compress(b"text"))
     assert content_of(tmp_path / "text") == b"text"
+
+
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".zst", ".zip", ".GZ"])
+@pytest.mark.parametrize("content", [b"BZh", b"\x1f", b"\xfd7zX", b"\x28\xb5", b"PK", b"plain text"])
+def test_what_is_not_what_its_name_says_is_refused(tmp_path: Path, ending: str, content: bytes) -> None:
+    path = tmp_path / f"text{ending}"
+    path.write_bytes(content)
+    with pytest.raises(ArchiveError, match=rf"^is called \{ending.lower()}, but does not begin so; copy or"):
+        content_of(path)
+
+
+@pytest.mark.parametrize("packing", PACK)
+def test_one_method_may_have_the_name_of_another_and_an_empty_file_any(tmp_path: Path, packing: str) -> None:
+    path = tmp_path / "text.zip"
+    path.write_bytes(PACK[packing](TEXT))
+    assert content_of(path) == TEXT
+    path.write_bytes(b"")
+    assert content_of(path) == b""

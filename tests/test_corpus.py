@@ -7,6 +7,7 @@ import pytest
 from prepared import prepared_from, tokens_of
 
 from data.tokenizer import CharTokenizer, Tokenizer
+from errors import DataError
 
 TEXT = "some text\nand cafe\u0301\n" * 9
 
@@ -82,3 +83,33 @@ def test_tokens_that_somebody_removed_are_made_again(tmp_path: Path) -> None:
     assert second.folder == first.folder
     assert any("prepared in" in line for line in said)
     assert tokens_of(second) == list(TEXT)
+
+
+MIXED = (
+    "which is not {}; it may be {}, but '{}' is not, and all files are read in one encoding: convert '{}' to UTF-8, "
+)
+
+
+@pytest.mark.parametrize("first", ["plain\n", "été déjà\n"])
+def test_where_texts_differ_in_encoding_it_is_said_which_one_to_convert(tmp_path: Path, first: str) -> None:
+    a, b = tmp_path / "0.txt", tmp_path / "1.txt"
+    texts = [first + "Ýes, naïve à Ítaca\n", "Le café était fermé".encode("cp1252")]
+    with pytest.raises(DataError) as error:
+        prepared_from(tmp_path, *texts)
+    assert str(error.value).startswith(f"{b}: byte 6 (")
+    assert MIXED.format("UTF-8", "cp1252", a, b) in str(error.value)
+    with pytest.raises(DataError) as error:
+        prepared_from(tmp_path, *texts, encoding="cp1252")
+    assert str(error.value).startswith(f"{a}: byte ")
+    assert MIXED.format("CP1252", "utf-8", b, b) in str(error.value)
+
+
+def test_of_texts_in_utf16_the_plain_one_differs_too(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"it may be utf-16, but '.*0\.txt' is not, and .* convert '.*1\.txt' to UTF-8"):
+        prepared_from(tmp_path, "plain", "anna".encode("utf-16"))
+
+
+def test_where_they_do_not_differ_the_setting_is_advised(tmp_path: Path) -> None:
+    texts = [word.encode("cp1252") for word in ("Le café était déjà fermé.\n", "naïve\n", "plain\n")]
+    with pytest.raises(DataError, match=r"it may be cp1252: try data\.encoding=cp1252, or convert the file to UTF-8"):
+        prepared_from(tmp_path, *texts)

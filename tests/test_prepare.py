@@ -416,3 +416,38 @@ def test_a_vocabulary_that_was_learnt_once_is_not_learnt_again_when_the_cache_is
     third = prepare(config, report=lines.append, made_before=other)
     assert (third.folder, lines) == (second.folder, [])
     assert prepare(config, report=print).fingerprint == first.fingerprint
+
+
+def test_a_published_vocabulary_that_there_is_not_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    config = DataConfig(source=str(tmp_path / "missing.txt"), tokenizer="tiktoken:gpt3", cache_dir=str(tmp_path))
+    with pytest.raises(DataError, match=r"^data\.tokenizer=tiktoken:gpt3: did you mean gpt2\? tiktoken knows"):
+        prepare(config, report=print)
+    with pytest.raises(DataError, match="there is no file"):
+        prepare(config, report=print, made_before=CharTokenizer("a"))
+
+
+def test_a_text_too_short_to_train_on_is_told_and_one_token_is_one(tmp_path: Path) -> None:
+    settings = [f"data.cache_dir={tmp_path / 'cache'}", "model.context_length=8"]
+    for text, is_short in ((b"a", True), (b"a" * 80, True), (b"a" * 90, False)):
+        result = subprocess.run(
+            command("data.source=-", *settings), cwd=ROOT, input=text, capture_output=True, check=False
+        )
+        assert result.returncode == 0
+        hint = "too little text to train on: with model.context_length=8, train and val need 9 tokens each"
+        assert (hint in result.stderr.decode()) == is_short
+        if text == b"a":
+            assert result.stdout.decode().splitlines()[:2] == [
+                "standard input: 1 document, 1 byte, 1 character",
+                "char vocabulary of 2; train 0 tokens, val 1 token",
+            ]
+
+
+def test_a_copy_of_the_tokens_of_another_text_is_prepared_anew(tmp_path: Path) -> None:
+    names = write_files(tmp_path, "abab" * 20, "baba" * 30)
+    first, second = (prepare_files(tmp_path, [name])[0] for name in names)
+    tokens = read_tokens(second)
+    for path in first.folder.iterdir():
+        shutil.copy(path, second.folder)
+    again, lines = prepare_files(tmp_path, [names[1]])
+    assert any("are damaged (they are those of another text, or of other settings); preparing" in s for s in lines)
+    assert (read_tokens(again) == tokens).all()

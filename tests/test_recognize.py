@@ -5,7 +5,16 @@ import zipfile
 
 import pytest
 
-from data.recognize import BINARY, SAMPLE_BYTES, binary_kind, decoded, is_blank, likely_encoding, marked_encoding
+from data.recognize import (
+    BINARY,
+    SAMPLE_BYTES,
+    binary_kind,
+    decoded,
+    is_blank,
+    is_misread,
+    likely_encoding,
+    marked_encoding,
+)
 
 FRENCH = "Le café était déjà fermé. Où êtes-vous allés, mon frère ? Ça va très bien, à bientôt.\n"
 CHINESE = "你好，世界。今天天气很好，我们一起去公园散步吧。\n"
@@ -65,6 +74,30 @@ def test_what_is_not_text_is_recognised_in_any_encoding(head: bytes, kind: str, 
 )
 def test_text_is_text_whatever_the_encoding(head: bytes) -> None:
     assert binary_kind(head, "utf-8") is None
+
+
+@pytest.mark.parametrize("text", [CHINESE, JAPANESE, KOREAN, RUSSIAN])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf16_without_its_mark_is_recognised_in_any_script(text: str, encoding: str) -> None:
+    for times in (1, 100):
+        head = (text * times).encode(encoding)
+        assert binary_kind(head, "utf-8") is None
+        assert likely_encoding(head, but_not="utf-8") == encoding
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_random_bytes_are_not_utf16(seed: int) -> None:
+    head = hashlib.shake_256(bytes([seed])).digest(64)
+    assert likely_encoding(head + bytes([0, 1, 2, 3]), but_not="utf-8") not in ("utf-16-le", "utf-16-be")
+
+
+def test_utf8_that_is_read_in_another_encoding_is_recognised() -> None:
+    for encoding in ("latin-1", "cp1252", "utf-16-le"):
+        assert is_misread(FRENCH.encode() + b"  "[: len(FRENCH.encode()) % 2], encoding)
+        assert not is_misread(FRENCH.encode("cp1252"), encoding)
+        assert not is_misread(b"plain", encoding)
+    assert not is_misread(FRENCH.encode(), "UTF8")
+    assert not is_misread("你好，世界。a".encode(), "big5"), "reading it will fail"
 
 
 @pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf", b" \r\n\t\n", b"\xef\xbb\xbf\n", " \n\u3000".encode("utf-16")])

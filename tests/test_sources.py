@@ -225,6 +225,16 @@ def test_a_binary_file_that_is_named_itself_is_kept_so_that_reading_it_fails(tmp
         list(read_text(source))
 
 
+def test_utf8_that_is_read_in_another_encoding_is_warned_about(tmp_path: Path) -> None:
+    tree(tmp_path, a__txt="naïve".encode(), b__txt="café".encode(), c__txt=b"plain", d__txt="café".encode("cp1252"))
+    _, lines = resolve(str(tmp_path), encoding="latin-1")
+    assert lines == [
+        f"data.source: {tmp_path}/a.txt (and 1 more) seems to be UTF-8, but is read as latin-1; if its characters come "
+        "out wrong, use data.encoding=utf-8"
+    ]
+    assert resolve(str(tmp_path))[1] == []
+
+
 def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
     tree(tmp_path, a__txt=b"a", b__txt=b"b")
     a, b = (str(tmp_path / name) for name in ("a.txt", "b.txt"))

@@ -221,6 +221,36 @@ def test_a_file_of_utf8_is_recognised_where_another_encoding_was_expected(tmp_pa
     )
 
 
+@pytest.mark.parametrize("chunk_bytes", CHUNK_SIZES)
+@pytest.mark.parametrize(
+    ("content", "encoding", "start"),
+    [
+        ("hé, you".encode("utf-16")[:-1], "utf-16", 14),
+        ("你好，世界".encode("utf-16-be")[:-1], "utf-16-be", 8),
+        ("ab🙂".encode("utf-16-le")[:-2], "utf-16-le", 4),
+        ("ab".encode("utf-32")[:-1], "utf-32", 8),
+    ],
+)
+def test_a_file_that_ends_within_a_wide_character_is_cut_off(
+    tmp_path: Path, content: bytes, encoding: str, start: int, chunk_bytes: int
+) -> None:
+    message = complaint(file_of(tmp_path, content), chunk_bytes, encoding)
+    assert f"ends in the middle of the {encoding.upper()} character that begins at byte {start} (coun" in message
+    assert "cut off; copy or download it again" in message
+
+
+def test_a_file_of_ascii_that_is_read_as_utf16_is_not_called_cut_off(tmp_path: Path) -> None:
+    assert "try data.encoding=utf-8" in complaint(file_of(tmp_path, b"seven b"), encoding="utf-16-le")
+
+
+def test_chinese_in_utf16_without_its_mark_gets_a_setting_that_works(tmp_path: Path) -> None:
+    text = "你好，世界。今天天气很好，我们去公园。\n你好 abc\n"
+    for encoding in ("utf-16-le", "utf-16-be"):
+        source = file_of(tmp_path, text.encode(encoding))
+        assert f"try data.encoding={encoding}, or convert" in complaint(source)
+        assert read_all(source, encoding=encoding) == text
+
+
 def test_a_text_that_no_setting_named_is_to_be_converted(tmp_path: Path) -> None:
     for content in (b"caf\xe9", "hello".encode("utf-16"), "hello".encode("utf-16-le")):
         message = complaint(file_of(tmp_path, content, where="--text-file"))

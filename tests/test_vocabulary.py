@@ -41,10 +41,25 @@ class TestLearnt:
     def test_a_vocabulary_too_large_for_the_text_is_warned_about(self, tmp_path: Path) -> None:
         text = "".join(map(chr, range(0x4E00, 0x4E00 + 1000)))
         _, said = prepared_from(tmp_path, text)
-        assert sum("1,001 different characters in 1,000 are too many" in line for line in said) == 1
+        assert sum("1,000 different characters in 1,000 are too many" in line for line in said) == 1
         (tmp_path / "long").mkdir()
         _, said = prepared_from(tmp_path / "long", text * 101)
         assert not any("too many" in line for line in said)
+
+    def test_fewer_byte_pairs_than_asked_for_are_told(self, tmp_path: Path) -> None:
+        text = "the cat and the dog\n" * 20
+        prepared, said = prepared_from(tmp_path, text, tokenizer="bpe", bpe_vocab_size=5000)
+        line = (
+            f"the text has so few different words that it gives only {prepared.tokenizer.vocab_size} tokens, not the "
+            "5,000 of data.bpe_vocab_size"
+        )
+        assert said.count(line) == 1
+        _, said = prepared_from(tmp_path, text, tokenizer="bpe", bpe_vocab_size=258)
+        assert not any("so few" in line for line in said)
+
+    def test_one_rare_character_is_one(self, tmp_path: Path) -> None:
+        _, said = prepared_from(tmp_path, "aabbc", min_char_count=2)
+        assert any("1 character that occurs less than 2 times shares one token" in line for line in said)
 
 
 class TestGiven:
@@ -67,7 +82,14 @@ class TestGiven:
     def test_unknown_characters_are_left_out(self, tmp_path: Path) -> None:
         prepared, said = prepared_from(tmp_path, "abxyxab", given=self.GIVEN, unknown="drop")
         assert "".join(tokens_of(prepared)) == "abab"
-        assert any("'x' (2), 'y' (1); they are left out" in line for line in said)
+        assert any("'x' (2), 'y' (1); they are left out (42.86% of the text)" in line for line in said)
+
+    def test_many_unknown_characters_are_counted_so_that_one_can_read_it(self, tmp_path: Path) -> None:
+        foreign = "".join(map(chr, range(0x4E00, 0x4E00 + 2000)))
+        _, said = prepared_from(tmp_path, "ab" + foreign, given=self.GIVEN, unknown="drop")
+        (line,) = [line for line in said if "left out" in line]
+        assert line.startswith("2,000 of the text's characters are unknown")
+        assert " and 1,990 more; they are left out (99.90% of the text)" in line
 
     def test_unknown_characters_are_added(self, tmp_path: Path) -> None:
         prepared, said = prepared_from(tmp_path, "abxyxab", given=self.GIVEN, unknown="extend")
