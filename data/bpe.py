@@ -5,6 +5,7 @@ tiktoken encodes, rustbpe trains; both are imported where they are needed. Impor
 
 import base64
 import binascii
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -21,9 +22,9 @@ from errors import DataError
 
 TRAINING_BYTES = 16 << 20  # trained on at most; rustbpe takes 35 times as much memory for unbroken Chinese
 
-# What rustbpe has been seen to take at most: its threads and buffers, and the counts of many different words, which
-# unbroken Chinese has most of. Without memory it hangs or aborts the process, which nobody could report.
-_LEARNER_BYTES, _PER_BYTE, _PER_BYTE_BEYOND_ASCII = 256 << 20, 2, 50
+# What rustbpe has been seen to take at most: buffers, 64 MiB of addresses for each thread, and the counts of different
+# words, which unbroken Chinese has most of. Without memory it hangs or aborts the process, which nobody could report.
+_LEARNER_BYTES, _PER_THREAD, _PER_BYTE, _PER_BYTE_BEYOND_ASCII = 96 << 20, 72 << 20, 2, 50
 _MAX_TOKEN_BYTES = 1024
 _KIND = re.compile(r"bpe|tiktoken:[A-Za-z0-9_.-]{1,64}")
 
@@ -108,8 +109,7 @@ def train_bpe(chunks: Iterable[str], vocab_size: int, *, unicode: UnicodeForm = 
 
     trainer = rustbpe.Tokenizer()
     texts = _evenly_spread(windows(map(_without_surrogates, chunks)), TRAINING_BYTES)
-    num_bytes, num_chars = sum(len(text.encode()) for text in texts), sum(map(len, texts))
-    check_available(_LEARNER_BYTES + _PER_BYTE * num_bytes + _PER_BYTE_BEYOND_ASCII * (num_bytes - num_chars))
+    check_available(_memory_to_learn(texts))
     trainer.train_from_iterator(iter(texts), vocab_size - 1, pattern=OWN_PATTERN)
     by_rank = sorted(trainer.get_mergeable_ranks(), key=lambda token_and_rank: token_and_rank[1])
     # Should two merges give the same bytes (ab+c, a+bc), they are one to tiktoken.
@@ -130,6 +130,19 @@ def _evenly_spread(texts: Iterable[str], max_bytes: int) -> list[str]:
             kept = kept[::2]
             size, stride = sum(len(text.encode()) for text in kept), stride * 2
     return kept
+
+
+def _memory_to_learn(texts: Sequence[str]) -> int:
+    """How many bytes rustbpe may take to learn from these texts."""
+    num_bytes, num_chars = sum(len(text.encode()) for text in texts), sum(map(len, texts))
+    asked = os.environ.get("RAYON_NUM_THREADS", "")
+    num_threads = int(asked) if asked.isdecimal() and int(asked) else os.cpu_count() or 1
+    return (
+        _LEARNER_BYTES
+        + _PER_THREAD * num_threads
+        + _PER_BYTE * num_bytes
+        + _PER_BYTE_BEYOND_ASCII * (num_bytes - num_chars)
+    )
 
 
 def bpe_from_fields(fields: dict[str, Any], where: str) -> BpeTokenizer:
