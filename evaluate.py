@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 
 from config.values import check_encoding
+from data.paths import counted
 from data.prepare import prepare
 from data.sources import file_source
 from data.text import read_text
@@ -189,7 +190,9 @@ def text_split(trained: TrainedModel, name: str, *, encoding: str | None, skip_u
     if not trained.has_documents:
         ids = ids[ids != tokenizer.end_id]
     if len(ids) < 2:
-        raise DataError(f"--text-file {name}: has {len(ids)} tokens, and at least 2 are needed to predict one")
+        raise DataError(
+            f"--text-file {name}: has {counted(len(ids), 'token')}, and at least 2 are needed to predict one"
+        )
     num_unknown = int(np.isin(ids, tokenizer.never_generated).sum())
     if num_unknown:
         share = f"{num_unknown:,} characters ({num_unknown / len(ids):.2%})"

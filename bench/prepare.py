@@ -12,7 +12,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,16 +30,25 @@ class Cost:
     peak_mib: float
 
 
+# A process begins with the peak memory of the one that starts it, so a small one stands between us and the measured.
+STARTER = """
+import os, sys, time
+begin = time.perf_counter()
+pid = os.spawnv(os.P_NOWAIT, sys.argv[1], sys.argv[1:])
+_, status, usage = os.wait4(pid, 0)
+print(status, time.perf_counter() - begin, usage.ru_maxrss / 1024, file=sys.stderr)
+"""
+
+
 def run(command: Sequence[str], folder: Path) -> Cost:
     """A process from start to end."""
-    begin = time.perf_counter()
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    output = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        raise SystemExit(output)
-    return Cost(time.perf_counter() - begin, usage.ru_maxrss / 1024)  # Linux counts in KiB
+    started = subprocess.run(
+        [sys.executable, "-c", STARTER, *command], cwd=folder, capture_output=True, text=True, check=True
+    )
+    status, seconds, peak_mib = started.stderr.splitlines()[-1].split()  # Linux counts in KiB
+    if status != "0":
+        raise SystemExit(started.stderr)
+    return Cost(float(seconds), float(peak_mib))
 
 
 def prepare(text: Path, *settings: str) -> Cost:

@@ -146,6 +146,7 @@ def prepare(
     config: DataConfig,
     *,
     report: Callable[[str], None],
+    say: Callable[[str], None] | None = None,
     show_progress: bool = False,
     tokenizer: Tokenizer | None = None,
     made_before: Tokenizer | None = None,
@@ -153,17 +154,21 @@ def prepare(
     """The tokens of the text that `config` names: those in the cache if it has them, else made now.
 
     With `tokenizer`, which a model has that is continued, the text is encoded by that one. `made_before` is what these
-    settings have given once: a vocabulary of byte pairs is neither learnt nor downloaded again. `report` gets lines for
-    people. Raises `DataError` if the text cannot be read or the cache not be written, and where memory is used up.
+    settings have given once: a vocabulary of byte pairs is neither learnt nor downloaded again. `report` hears
+    what people should know, and `say` (without it `report` too) how it goes. Raises `DataError` if the text cannot be
+    read or the cache not be written, and where memory is used up.
     """
     with MemoryBoundary():
-        return _prepare(config, report, show_progress=show_progress, given=tokenizer, made_before=made_before)
+        return _prepare(
+            config, report, say=say or report, show_progress=show_progress, given=tokenizer, made_before=made_before
+        )
 
 
 def _prepare(
     config: DataConfig,
     report: Callable[[str], None],
     *,
+    say: Callable[[str], None],
     show_progress: bool,
     given: Tokenizer | None,
     made_before: Tokenizer | None,
@@ -175,7 +180,7 @@ def _prepare(
     sources = found.train + found.val
     takes_time = sum(source.size for source in sources) > _LARGE_BYTES
     if takes_time:
-        list_sources(sources, report)
+        list_sources(sources, say)
     with progress("reading", sources, show=show_progress) as advance:
         train, val = (
             [Text(source, content_digest(source, advance=advance)) for source in part]
@@ -188,10 +193,10 @@ def _prepare(
         folder, facts = _look_up(corpus, report)
     if facts is None:
         if not takes_time:
-            list_sources(sources, report)
+            list_sources(sources, say)
         started = time.monotonic()
         folder, facts = _make(corpus, report, show_progress=show_progress)
-        report(f"prepared in {time.monotonic() - started:.1f} s, kept in {shown_path(folder)}")
+        say(f"prepared in {time.monotonic() - started:.1f} s, kept in {shown_path(folder)}")
     metadata, tokenizer = facts
     train_tokens = metadata.train_tokens or _split(folder, metadata, tokenizer=tokenizer, config=config)
     prepared = PreparedData(found, folder, tokenizer, metadata, train_tokens)

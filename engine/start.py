@@ -81,7 +81,12 @@ def prepare_text(config: Config, origin: Checkpoint | None, *, processes: Proces
         processes.agree_on("the checkpoint is not the same", sha256(origin.path.read_bytes()).hexdigest())
     prepared = processes.first_on_each_machine(
         lambda: prepare(
-            config.data, report=console.say, show_progress=console.shows_bar, tokenizer=given, made_before=known
+            config.data,
+            report=console.warn,
+            say=console.say,
+            show_progress=console.shows_bar,
+            tokenizer=given,
+            made_before=known,
         )
     )
     processes.agree_on("the text is not the same", prepared.fingerprint)

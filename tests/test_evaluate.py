@@ -140,7 +140,7 @@ def test_any_text_file_can_be_measured_and_faults_in_it_are_one_line(folder: Pat
     assert json.loads(fine.out)["tokens"] == 12
     assert "the vocabulary lacks 2 of the text's characters" in unknown.error()
     assert "'狐' at 9, 12; '!' at 13" in unknown.error()
-    assert "has 1 tokens, and at least 2 are needed" in short.error()
+    assert "has 1 token, and at least 2 are needed" in short.error()
     assert "latin1.txt: byte 3" in latin1.error()
     assert "did you mean 'other.txt'?" in missing.error()
 

@@ -451,3 +451,13 @@ def test_a_copy_of_the_tokens_of_another_text_is_prepared_anew(tmp_path: Path) -
     again, lines = prepare_files(tmp_path, [names[1]])
     assert any("are damaged (they are those of another text, or of other settings); preparing" in s for s in lines)
     assert (read_tokens(again) == tokens).all()
+
+
+def test_how_it_goes_and_what_people_should_know_are_told_apart(tmp_path: Path) -> None:
+    (name,) = write_files(tmp_path, "one\r\ntwo\r\n" * 20)
+    told: list[str] = []
+    said: list[str] = []
+    config = DataConfig(source=name, cache_dir=str(tmp_path / "cache"), bpe_vocab_size=300)
+    prepare(config, report=told.append, say=said.append)
+    assert ["no effect" in told[0], "line ends" in told[1], len(told)] == [True, True, 2]
+    assert [line.split(":")[0].split(" in ")[0] for line in said] == [name, "prepared"]
