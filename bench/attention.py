@@ -3,6 +3,7 @@
 The rule that follows from it is `model.prefers_fused`. Run: python bench/attention.py
 """
 
+import argparse
 from collections.abc import Callable
 
 from common import alternate, machine, print_table
@@ -32,6 +33,7 @@ def contender(shape: tuple[int, int, int, int], dtype: torch.dtype, *, fused: bo
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(f"{machine()}; in bf16 the model writes attention out up to {WRITTEN_OUT_UP_TO} positions\n")
     rows = []
     for shape in SHAPES:

@@ -3,6 +3,7 @@
 Run: python bench/muon.py
 """
 
+import argparse
 from collections.abc import Callable
 
 from common import alternate, machine, print_table
@@ -31,6 +32,7 @@ def contender(d_model: int, num_heads: int, num_layers: int, kind: str) -> Calla
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(machine() + "\n")
     kinds = ("torch, bf16", "ours, bf16", "ours, fp32")
     rows = []

@@ -3,6 +3,7 @@
 The rule that follows from it is `engine.runtime.BF16_FROM_PARAMETERS`. Run: python bench/precision.py
 """
 
+import argparse
 from collections.abc import Callable
 
 from common import alternate, machine, print_table
@@ -41,6 +42,7 @@ def contender(model: GPT, idx: torch.Tensor, precision: str) -> Callable[[], Non
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(f"{machine()}; the trainer takes bf16 from {BF16_FROM_PARAMETERS:,} parameters on\n")
     rows = []
     for architecture in ("gpt2", "qwen3"):
