@@ -37,9 +37,9 @@ QUIET = {"PYTHONWARNINGS": "default"}  # not errors: what torchrun itself warns 
 STEPS = 12
 BASE = ("data.source=text.txt", *TINY, "train.batch_size=4", f"train.max_steps={STEPS}", "train.eval_interval=4")
 BASE += ("train.log_interval=1", "train.keep_checkpoints=9", "runtime.precision=fp32", "train.grad_accum_steps=2")
-LONG = 90
+LONG = 300
 # Interrupted, it most likely stops between two lines of the log, with a part of the next loss.
-LONG_RUN = (*BASE, "model.dropout=0.1", f"train.max_steps={LONG}", "train.log_interval=7", "train.eval_interval=30")
+LONG_RUN = (*BASE, "model.dropout=0.1", f"train.max_steps={LONG}", "train.log_interval=7", "train.eval_interval=100")
 
 # The gradients of the first step, as they are when the weights are about to be updated.
 FIRST_STEP = """
