@@ -6,6 +6,7 @@ Once a run has one, it keeps it: loading a saved tokenizer needs neither. Import
 import contextlib
 import difflib
 import hashlib
+import http.client
 import os
 import tempfile
 import urllib.request
@@ -45,14 +46,17 @@ def tiktoken_tokenizer(
     try:
         with _downloads_that_end(timeout_seconds):
             parts = construct()
-        tokens = _tokens_by_id(parts["mergeable_ranks"], parts["special_tokens"])
-        end_id = parts["special_tokens"][END_OF_TEXT]
-        return BpeTokenizer(tokens, pattern=parts["pat_str"], end_id=end_id, kind=f"tiktoken:{name}", unicode=unicode)
     except _MissingFileError as error:
         raise DataError(f"{where}: {_how_to_bring(error)}") from error
     except Exception as error:  # BLE001 - tiktoken reads files and the network, and checks sums with assert
         reason = one_line(error) or type(error).__name__
         raise DataError(f"{where}: tiktoken cannot load it ({reason[:200]}); try again, or use another one") from error
+    tokens = _tokens_by_id(parts["mergeable_ranks"], parts["special_tokens"])
+    end_id = parts["special_tokens"][END_OF_TEXT]
+    try:
+        return BpeTokenizer(tokens, pattern=parts["pat_str"], end_id=end_id, kind=f"tiktoken:{name}", unicode=unicode)
+    except ValueError as error:
+        raise DataError(f"{where}: {error}, in the installed tiktoken; use another one") from error
 
 
 def constructor_of(name: str) -> Callable[[], dict[str, Any]]:
@@ -87,7 +91,7 @@ def _downloads_that_end(timeout_seconds: float) -> Iterator[None]:
             with urllib.request.urlopen(blobpath, timeout=timeout_seconds) as response:
                 content: bytes = response.read()
                 return content
-        except Exception as error:  # BLE001 - whatever went wrong, the file is missing, and says so
+        except (OSError, http.client.HTTPException, ValueError) as error:  # as in data.download
             raise _MissingFileError(blobpath, getattr(error, "reason", error)) from error
 
     original = tiktoken.load.read_file

@@ -78,7 +78,7 @@ def resolve_sources(
 
     Skipped files and settings without effect go to `report`. Raises `DataError` for what cannot be read.
     """
-    settings = {"data.source": _entries(config.source), "data.val_source": _entries(config.val_source)}
+    settings = {"data.source": entries_of(config.source), "data.val_source": entries_of(config.val_source)}
     settings = {setting: entries for setting, entries in settings.items() if entries}
     _check_sum(config, settings, report=report)
     piped = _keep_standard_input(config, settings)
@@ -162,7 +162,8 @@ def list_sources(sources: list[Source], report: Callable[[str], None]) -> None:
     report(f"{len(sources):,} files, {format_size(sum(source.size for source in sources))}; the largest: {named}")
 
 
-def _entries(value: _Setting | None) -> list[str]:
+def entries_of(value: _Setting | None) -> list[str]:
+    """What `data.source` or `data.val_source` names: one or several, or nothing."""
     return [value] if isinstance(value, str) else list(value or ())
 
 
@@ -197,7 +198,7 @@ def _without_pipe(value: _Setting | None, piped: Path | None) -> _Setting | None
     """The setting with the file in place of standard input."""
     if value is None or piped is None:
         return value
-    named = [path_name(piped) if entry == STANDARD_INPUT else entry for entry in _entries(value)]
+    named = [path_name(piped) if entry == STANDARD_INPUT else entry for entry in entries_of(value)]
     return named[0] if isinstance(value, str) else named
 
 

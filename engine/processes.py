@@ -154,11 +154,7 @@ def gathers_only(model: nn.Module) -> AbstractContextManager[None]:
 
 def processes_from_environment() -> Processes:
     """The place that torchrun has given to this process. Raises `UserError` for variables that make no sense."""
-    names = {
-        "rank": "RANK",
-        "local_rank": "LOCAL_RANK",
-        "world_size": "WORLD_SIZE",
-    }
+    names = {"rank": "RANK", "local_rank": "LOCAL_RANK", "world_size": "WORLD_SIZE"}
     if names["rank"] not in os.environ or names["world_size"] not in os.environ:
         return ALONE
     values = {}

@@ -11,6 +11,7 @@ from config.schema import Config
 from data.dataset import check_long_enough
 from data.paths import shown_path
 from data.prepare import PreparedData, prepare
+from data.sources import STANDARD_INPUT, entries_of
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.processes import Processes
 from engine.run_folder import find_run
@@ -71,8 +72,8 @@ def prepare_text(config: Config, origin: Checkpoint | None, *, processes: Proces
     """
     known = None if origin is None else origin.tokenizer
     given = known if config.train.init_from is not None else None
-    named = [*as_list(config.data.source), *as_list(config.data.val_source)]
-    if not processes.is_alone and "-" in named:
+    named = entries_of(config.data.source) + entries_of(config.data.val_source)
+    if not processes.is_alone and STANDARD_INPUT in named:
         raise DataError(
             "data.source: standard input (-) reaches only one of several processes; save the text to a file"
         )
@@ -93,11 +94,6 @@ def prepare_text(config: Config, origin: Checkpoint | None, *, processes: Proces
     check_long_enough(prepared, config.model.context_length)
     check_prompt(config, prepared)
     return prepared
-
-
-def as_list(setting: str | list[str] | None) -> list[str]:
-    """What a setting names, one or several or nothing."""
-    return [setting] if isinstance(setting, str) else setting or []
 
 
 def resolved(config: Config, prepared: PreparedData, runtime: Runtime) -> Config:

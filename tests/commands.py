@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -55,6 +56,15 @@ def start(
         words[0] = str(ROOT / str(words[0]))
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen([sys.executable, *words], cwd=cwd, env=environment(env), **pipes)
+
+
+def wait_for_lines(process: subprocess.Popen[bytes], file: Path, number: int) -> None:
+    """Until a run that is going has written so many lines."""
+    deadline = time.monotonic() + 60
+    while not (file.is_file() and file.read_bytes().count(b"\n") >= number):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, finish(process)
+        time.sleep(0.005)
 
 
 def finish(process: subprocess.Popen[bytes], stdin: bytes | None = None) -> Finished:

@@ -7,36 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from run_folders import create, kept_steps, make_run, one_line
 
-from config.schema import Config
 from engine.lock import LOCK_NAME, RunLock
 from engine.new_run import check_name, create_run
-from engine.run_folder import Best, RunFolder, checkpoint_files
+from engine.run_folder import RunFolder
 from errors import CheckpointError, ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def create(runs_dir: Path, name: str | None, stem: str = "", *, overwrite: bool = False) -> RunFolder:
-    with RunLock(print) as lock:
-        return create_run(runs_dir, name, stem, overwrite=overwrite, lock=lock)
-
-
-def make_run(runs_dir: Path, name: str = "tiny", steps: tuple[int, ...] = (), best: int | None = None) -> RunFolder:
-    run = create(runs_dir, name)
-    run.start(Config(), '{"a": 1}')
-    for step in steps:
-        run.checkpoint_file(step).write_bytes(b"")
-    run.note_best(None if best is None else Best(best, 1.5))
-    return run
-
-
-def kept_steps(run: RunFolder) -> list[int]:
-    return [int(path.stem[5:]) for path in checkpoint_files(run.checkpoints)]
-
-
-def one_line(error: pytest.ExceptionInfo[BaseException]) -> bool:
-    return len(str(error.value).splitlines()) == 1
 
 
 def test_without_a_name_the_recipes_gets_the_first_free_number(tmp_path):

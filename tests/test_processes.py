@@ -26,6 +26,7 @@ from commands import (
     start,
     steps,
     succeed,
+    wait_for_lines,
     without_speed,
 )
 
@@ -162,11 +163,7 @@ def test_processes_draw_dropout_of_their_own(whole: Path) -> None:
 def test_an_interrupted_run_of_two_goes_on_bit_for_bit(home: Path, whole: Path) -> None:
     process = start(home, *TORCHRUN, 2, ROOT / "train.py", *LONG_RUN, "name=parts", env=QUIET)
     file = home / "runs" / "parts" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not (file.is_file() and file.read_bytes().count(b"\n") >= 2):
-        assert time.monotonic() < deadline
-        assert process.poll() is None, finish(process)
-        time.sleep(0.005)
+    wait_for_lines(process, file, 2)
     process.send_signal(signal.SIGTERM)
     interrupted = finish(process)
     stopped_at = steps(file.parent)[-1]
@@ -193,11 +190,7 @@ def test_when_one_is_killed_the_others_leave_with_one_line(home: Path) -> None:
     process = start(home, *TORCHRUN, 2, ROOT / "train.py", *settings, env=QUIET, start_new_session=True)
     try:
         file = home / "runs" / "killed" / "metrics.jsonl"
-        deadline = time.monotonic() + 60
-        while not (file.is_file() and file.read_bytes().count(b"\n") >= 2):
-            assert time.monotonic() < deadline
-            assert process.poll() is None, finish(process)
-            time.sleep(0.01)
+        wait_for_lines(process, file, 2)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         if not children.exists():
             pytest.skip("needs Linux's list of child processes")

@@ -8,33 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from run_folders import kept_steps, make_run, one_line
 
 from config.load import load_config
 from config.schema import Config
-from engine.lock import LOCK_NAME, RunLock
-from engine.new_run import create_run
-from engine.run_folder import Best, RunFolder, checkpoint_files, find_run, newest_run
+from engine.lock import LOCK_NAME
+from engine.run_folder import Best, RunFolder, find_run, newest_run
 from errors import CheckpointError
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def make_run(runs_dir: Path, name: str = "tiny", steps: tuple[int, ...] = (), best: int | None = None) -> RunFolder:
-    with RunLock(print) as lock:
-        run = create_run(runs_dir, name, "", overwrite=False, lock=lock)
-    run.start(Config(), '{"a": 1}')
-    for step in steps:
-        run.checkpoint_file(step).write_bytes(b"")
-    run.note_best(None if best is None else Best(best, 1.5))
-    return run
-
-
-def kept_steps(run: RunFolder) -> list[int]:
-    return [int(path.stem[5:]) for path in checkpoint_files(run.checkpoints)]
-
-
-def one_line(error: pytest.ExceptionInfo[BaseException]) -> bool:
-    return len(str(error.value).splitlines()) == 1
 
 
 def test_a_run_starts_with_its_settings_and_without_what_a_killed_process_left(tmp_path):

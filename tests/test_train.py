@@ -8,7 +8,6 @@ import shlex
 import shutil
 import signal
 import termios
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -31,6 +30,7 @@ from commands import (
     steps,
     succeed,
     two_at_a_time,
+    wait_for_lines,
     without_speed,
 )
 from conftest import Tiny
@@ -236,11 +236,7 @@ class TestResuming:
         """Start a run and send it a signal as soon as it has made some steps, most likely between two lines."""
         process = start(home, "train.py", *LONG, f"name={name}", f"optim.optimizer={optimizer}")
         file = home / "runs" / name / "metrics.jsonl"
-        deadline = time.monotonic() + 60
-        while not (file.is_file() and file.read_bytes().count(b"\n") >= 2):
-            assert time.monotonic() < deadline
-            assert process.poll() is None, finish(process)
-            time.sleep(0.005)
+        wait_for_lines(process, file, 2)
         process.send_signal(number)
         return finish(process)
 
