@@ -189,6 +189,11 @@ def text_split(trained: TrainedModel, name: str, *, encoding: str | None, skip_u
         raise DataError(f"--text-file {name}: {error}; or --skip-unknown") from error
     if not trained.has_documents:
         ids = ids[ids != tokenizer.end_id]
+    newline = "\n" if data.documents == "line" else ""
+    num_skipped = sum(character != newline for _, character in tokenizer.unknown(text)) if skip_unknown else 0
+    if num_skipped:
+        share = f"{counted(num_skipped, 'character')} ({num_skipped / len(text):.2%} of the text)"
+        print(f"{share} left out, which the model does not know", file=sys.stderr)
     if len(ids) < 2:
         raise DataError(
             f"--text-file {name}: has {counted(len(ids), 'token')}, and at least 2 are needed to predict one"

@@ -203,7 +203,8 @@ class TestTextFiles:
         (home / "other.txt").write_text("the 狐 fox", encoding="utf-8")
         with pytest.raises(DataError, match=r"lacks 1 of .*; or --skip-unknown"):
             evaluate_command(["runs/a", "--text-file", "other.txt"])
-        facts, _ = self.measure(capsys, "other.txt", "--skip-unknown")
+        facts, said = self.measure(capsys, "other.txt", "--skip-unknown")
+        assert "1 character (11.11% of the text) left out" in said
         assert facts["tokens"] == len("the  fox") - 1
 
     def test_characters_that_share_a_token_are_counted_aloud(
