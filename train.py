@@ -36,6 +36,7 @@ from engine.dashboard import start_dashboard, wandb_mode
 from engine.ending import going_on, say_goodbye
 from engine.generation import SamplingSettings, generate, sample_generator
 from engine.optim import rate_factor
+from engine.peak import peak_flops
 from engine.processes import Processes, gathers_only, processes_from_environment
 from engine.runtime import choose_device, choose_runtime, compile_model
 from engine.start import describe, inherit, load_base, prepare_text, report_changes, resolved
@@ -43,7 +44,7 @@ from engine.state import TrainingState
 from engine.stopping import StopRequest, explain_out_of_memory
 from engine.tracking import Console, Stopwatch, Tracker, duration
 from evaluate import evaluate
-from model import count_parameters, next_token_loss
+from model import count_parameters, flops_per_token, next_token_loss
 
 SAMPLE_TOKENS = 200  # of the text written at each evaluation
 DRY_RUN_STEPS = 3  # timed for the estimate
@@ -75,7 +76,8 @@ def set_out(order: Order, processes: Processes, *, console: Console, lock: RunLo
         runtime = choose_runtime(config.runtime, num_parameters, processes.local_rank_or_none)
         config = resolved(config, prepared, runtime)
         wandb_mode(config)  # a wrong WANDB_MODE is reported before there is a run folder
-        describe(config, prepared, runtime=runtime, processes=processes, console=console)
+        peak = processes.sum([peak_flops(runtime)])[0]  # several processes measure at the same time, as they train
+        describe(config, prepared, runtime=runtime, peak=peak, processes=processes, console=console)
         with explain_out_of_memory(config):
             state = TrainingState(config, prepared, runtime, processes)
             if resumed is not None:
@@ -84,7 +86,7 @@ def set_out(order: Order, processes: Processes, *, console: Console, lock: RunLo
                 state.start_from(base)
             file_sizes = resumed.progress["file_sizes"] if resumed else None
             del resumed, base  # the state has its own copy
-            return carry_out(order, Trainer(state, console), file_sizes=file_sizes, lock=lock)
+            return carry_out(order, Trainer(state, console, peak=peak), file_sizes=file_sizes, lock=lock)
 
 
 def carry_out(order: Order, trainer: "Trainer", *, file_sizes: dict[str, int] | None, lock: RunLock) -> int:
@@ -115,17 +117,21 @@ def carry_out(order: Order, trainer: "Trainer", *, file_sizes: dict[str, int] | 
 
 
 class Trainer:
-    """Takes a run from its state to its end, and keeps what it learns in the run folder."""
+    """Takes a run from its state to its end, and keeps what it learns in the run folder.
+
+    `peak` is what all devices together do at best, in floating-point operations per second.
+    """
 
     folder: RunFolder | None = None  # of the main process; the others write nothing
     tracker: Tracker | None = None
 
-    def __init__(self, state: TrainingState, console: Console) -> None:
+    def __init__(self, state: TrainingState, console: Console, *, peak: float) -> None:
         self.state = state
         self.config = state.config
         self.progress = state.progress
         self.processes = state.processes
         self.console = console
+        self.tokens_per_second_at_best = peak / flops_per_token(state.config.model, state.prepared.tokenizer.vocab_size)
         self.train_split = open_split(state.prepared, "train")
         self.val_split = open_split(state.prepared, "val")
         self.started = PROCESS_STARTED - state.progress.seconds  # as if the run had never been interrupted
@@ -258,11 +264,13 @@ class Trainer:
         seconds, steps = self.stopwatch.lap(self.progress.step)
         tokens = steps * train.grad_accum_steps * train.batch_size * self.config.model.context_length
         tokens *= self.processes.world_size
+        tokens_per_second = tokens / max(seconds, 1e-9)
         metrics = {
             "train/loss": loss,
             "optim/learning_rate": self.state.optimizers.learning_rate,
             "optim/grad_norm": grad_norm.item(),
-            "perf/tokens_per_second": tokens / max(seconds, 1e-9),
+            "perf/tokens_per_second": tokens_per_second,
+            "perf/mfu": tokens_per_second / self.tokens_per_second_at_best,
         }
         if self.state.scaler.is_enabled():
             metrics["optim/overflows"] = self.progress.overflows

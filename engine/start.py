@@ -13,6 +13,7 @@ from data.paths import shown_path
 from data.prepare import PreparedData, prepare
 from data.sources import STANDARD_INPUT, entries_of
 from engine.checkpoint import Checkpoint, load_checkpoint
+from engine.peak import describe_flops
 from engine.processes import Processes
 from engine.run_folder import find_run
 from engine.runtime import Runtime
@@ -116,9 +117,9 @@ def check_prompt(config: Config, prepared: PreparedData) -> None:
 
 
 def describe(
-    config: Config, prepared: PreparedData, *, runtime: Runtime, processes: Processes, console: Console
+    config: Config, prepared: PreparedData, *, runtime: Runtime, peak: float, processes: Processes, console: Console
 ) -> None:
-    """Say what is going to be trained, on what, and where."""
+    """Say what is going to be trained, on what, and where; `peak` in floating-point operations per second."""
     model = config.model
     num_parameters = count_parameters(model, prepared.tokenizer.vocab_size)
     for line in prepared.describe().splitlines():
@@ -128,4 +129,4 @@ def describe(
         f"context_length {model.context_length}: {num_parameters:,} parameters"
     )
     together = "" if processes.is_alone else f"{processes.world_size} processes, each on "
-    console.say(f"device   {together}{runtime.describe()}")
+    console.say(f"device   {together}{runtime.describe()}, peak {describe_flops(peak)}")

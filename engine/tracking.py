@@ -76,18 +76,20 @@ class Console:
         """How it stands: an aligned line at an evaluation, and beside the bar, or as a line, between them."""
         line = f"step {step:>{len(str(max_steps))}}/{max_steps}  train {metrics['train/loss']:.4f}"
         rest = f"{metrics['perf/tokens_per_second']:>7,.0f} tokens/s  {duration(seconds_left)} left"
+        mfu = f"{metrics['perf/mfu']:.1%}"
         if "val/loss" in metrics:
             mark = "best" if is_best else " " * 4
             val = f"val {metrics['val/loss']:.4f} {mark}  {metrics['val/bits_per_char']:.3f} bits/char"
             self.last_val_loss = metrics["val/loss"]
             self.say(f"{line}  {val}  {rest}")
         elif self.bar is None:
-            self.say(f"{line}  {rest}")
+            self.say(f"{line}  {rest}  MFU {mfu}")
         if self.bar is not None:
-            facts = {"loss": f"{metrics['train/loss']:.3f}", "lr": f"{metrics['optim/learning_rate']:.1e}"}
+            facts = {"loss": f"{metrics['train/loss']:.3f}"}
             if self.last_val_loss is not None:
                 facts["val"] = f"{self.last_val_loss:.3f}"
             facts["tokens/s"] = f"{metrics['perf/tokens_per_second']:,.0f}"
+            facts["MFU"] = mfu
             self.bar.set_postfix(facts, refresh=False)
 
     def show_sample(self, text: str) -> None:

@@ -60,7 +60,7 @@ with processes.together(torch.device("cpu")):
     console = Console(silent=True)
     prepared = prepare_text(config, None, processes=processes, console=console)
     state = TrainingState(config, prepared, choose_runtime(config.runtime, 0), processes)
-    trainer = train.Trainer(state, console)
+    trainer = train.Trainer(state, console, peak=1e12)
     val = evaluate(state.model, trainer.val_split, prepared.tokenizer, state.runtime, processes=processes)
     kept, update = {"val": val.loss, "tokens": val.tokens, "chars": val.chars}, state.optimizers.step
     def keep_and_update(scaler):

@@ -14,7 +14,7 @@ from engine.run_folder import RunFolder
 from engine.tracking import Console, Stopwatch, Tracker, duration
 from errors import CheckpointError
 
-METRICS = {"train/loss": 1.5, "optim/learning_rate": 1e-3, "perf/tokens_per_second": 1234.5}
+METRICS = {"train/loss": 1.5, "optim/learning_rate": 1e-3, "perf/tokens_per_second": 1234.5, "perf/mfu": 0.125}
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_without_a_terminal_steps_between_evaluations_are_plain_lines(capsys: py
     console.show_sample("to be\nor not")
     console.stop_bar()
     assert capsys.readouterr().err.splitlines() == [
-        "step   20/1000  train 1.5000    1,234 tokens/s  75 s left",
+        "step   20/1000  train 1.5000    1,234 tokens/s  75 s left  MFU 12.5%",
         "    | to be",
         "    | or not",
     ]
