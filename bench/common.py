@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))  # so that `python bench/X.py` finds the rooms
+# So that `python bench/X.py` finds the rooms, and the command `train`, not the script of that name here.
+sys.path[:] = [str(ROOT), *(path for path in sys.path if path != str(ROOT))]
 
 
 def machine() -> str:

@@ -15,6 +15,7 @@ def test_a_measurement_explains_itself(
     script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    monkeypatch.syspath_prepend(str(ROOT))  # before it, as bench/common.py puts it
     monkeypatch.setattr(sys, "argv", [str(script), "--help"])
     spec = importlib.util.spec_from_file_location(f"bench_{script.stem}", script)
     assert spec is not None
