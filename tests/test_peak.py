@@ -98,12 +98,13 @@ def test_a_processor_is_measured_soon_and_draws_no_random_numbers(precision: str
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_a_gpu_reaches_what_its_data_sheet_says_and_not_more() -> None:
+def test_a_gpu_reaches_about_what_its_data_sheet_says() -> None:
     runtime = choose_runtime(RuntimeConfig(device="cuda"), 1_000_000)
     published = published_flops(torch.cuda.get_device_name(), runtime.precision)
     if published is None:
         pytest.skip("this GPU is not in the table")
-    assert 0.3 < measured_flops(runtime) / published < 1.05
+    # GeForce cards clock higher than their data sheets assume, where they stay cool.
+    assert 0.3 < measured_flops(runtime) / published < 1.25
 
 
 def test_speeds_are_readable() -> None:
