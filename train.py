@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from config.load import config_to_yaml
-from data.paths import local_path
+from data.paths import counted, local_path
 from engine.command_line import Order, read_command_line, training_command
 from engine.lock import RunLock
 from engine.new_run import create_run
@@ -32,9 +32,10 @@ from torch.nn.utils import clip_grad_norm_
 
 from data.dataset import open_split, sample_batch
 from engine.checkpoint import finish_save, go_back, load_checkpoint, save_to_run
+from engine.clock import Clock, Outlook, estimate
 from engine.dashboard import start_dashboard, wandb_mode
-from engine.ending import going_on, say_goodbye
-from engine.generation import SamplingSettings, generate, sample_generator
+from engine.ending import say_finished, say_goodbye
+from engine.generation import continuation
 from engine.optim import rate_factor
 from engine.peak import peak_flops
 from engine.processes import Processes, gathers_only, processes_from_environment
@@ -43,11 +44,12 @@ from engine.start import describe, inherit, load_base, prepare_text, report_chan
 from engine.state import TrainingState
 from engine.stopping import StopRequest, explain_out_of_memory
 from engine.tracking import Console, Stopwatch, Tracker, duration
-from evaluate import evaluate
+from evaluate import TOKENS_PER_BATCH, Evaluation, evaluate
 from model import count_parameters, flops_per_token, next_token_loss
 
 SAMPLE_TOKENS = 200  # of the text written at each evaluation
 DRY_RUN_STEPS = 3  # timed for the estimate
+REHEARSED_TOKENS = 20  # of a sample, timed for the whole one
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -94,17 +96,16 @@ def carry_out(order: Order, trainer: "Trainer", *, file_sizes: dict[str, int] | 
     state, config = trainer.state, trainer.config
     is_main = state.processes.is_main
     if order.dry_run:
-        estimate = duration(trainer.estimate_seconds())
+        seconds, steps = trainer.estimate()
         if is_main:
             print(config_to_yaml(config), end="")
-            print(f"\nestimated duration: {estimate}")
+            print(f"\nestimated duration: {duration(seconds)}, {counted(steps, 'step')}")
         return 0
     run = order.resumed
     if run is not None and state.is_finished():
         if is_main:
             finish_save(run, vars(state.progress), keep=config.train.keep_checkpoints)
-            more = training_command("--resume", order.checkpoint or run.path, *going_on(state))
-            print(f"{run.path}: finished already at step {state.progress.step}; to go on: {more}")
+            say_finished(run, state, order)
         return 0
     if run is None and is_main:
         run = create_run(local_path(config.runs_dir), config.name, order.stem, overwrite=order.overwrite, lock=lock)
@@ -134,7 +135,8 @@ class Trainer:
         self.tokens_per_second_at_best = peak / flops_per_token(state.config.model, state.prepared.tokenizer.vocab_size)
         self.train_split = open_split(state.prepared, "train")
         self.val_split = open_split(state.prepared, "val")
-        self.started = PROCESS_STARTED - state.progress.seconds  # as if the run had never been interrupted
+        # As if the run had never been interrupted.
+        self.clock = Clock(self.config.train, started=PROCESS_STARTED - state.progress.seconds)
         self.stopwatch = Stopwatch(state.progress.step)
         self.saved_step: int | None = None
 
@@ -154,7 +156,7 @@ class Trainer:
                     self.forget_lost_best()
                 if folder is not None and self.tracker is not None:
                     self.tracker.dashboard = start_dashboard(self.config, folder, self.console.say)
-                self.console.start_bar(self.progress.step, self.config.train.max_steps)
+                self.console.start_bar(self.config.train, self.progress.step, self.clock.seconds)
                 self.train(stop)
                 exit_code = 0 if self.state.is_finished() else EXIT_INTERRUPTED
             finally:
@@ -180,16 +182,22 @@ class Trainer:
         train, state, progress = self.config.train, self.state, self.progress
         shape = (train.batch_size, self.config.model.context_length)
         forward = self.processes.wrap(compile_model(state.model, state.runtime, shape))
+        self.prepare_clock()
         self.stopwatch = Stopwatch(progress.step)
-        while not state.is_finished() and not self.processes.any(stop.requested):
-            grad_norm = self.update(forward)
-            self.console.advance()
+        outlook = self.look_ahead(stop)
+        while not state.is_finished() and not (outlook.stops or (self.processes.is_alone and stop.requested)):
+            grad_norm = self.update(forward, outlook.progress)
+            self.console.advance(progress.step, self.clock.seconds)
+            outlook = self.look_ahead(stop)
 
             # What there is to tell and to keep. Nothing below touches the generators of training.
             step = progress.step
-            evaluates = step == train.max_steps or step % train.eval_interval == 0
+            if outlook.is_last and not state.is_out_of_steps():
+                progress.minutes_used_up = train.max_minutes or 0.0
+            evaluates = outlook.is_last or (step % train.eval_interval == 0 and outlook.has_room)
             logs = evaluates or step % train.log_interval == 0
-            saves = evaluates or (train.checkpoint_interval is not None and step % train.checkpoint_interval == 0)
+            saves = train.checkpoint_interval is not None and step % train.checkpoint_interval == 0 and outlook.has_room
+            saves = saves or evaluates
             if logs or saves or state.runtime.device.type == "cpu":
                 self.check_finite()
             if logs:
@@ -205,11 +213,42 @@ class Trainer:
             self.check_finite()
             self.save()
 
-    def update(self, forward: nn.Module) -> torch.Tensor:
+    def prepare_clock(self) -> None:
+        """Where the run must end on time, time pieces of what its end will take, until the evaluations tell it."""
+        clock, progress, state = self.clock, self.progress, self.state
+        if clock.max_seconds is None:
+            return
+        whole = min(len(self.val_split) - 1, self.config.train.eval_tokens or len(self.val_split))
+        piece = TOKENS_PER_BATCH[state.runtime.device.type] * self.processes.world_size
+        for size in (piece, 2 * piece):  # the first time is slower
+            start = time.perf_counter()
+            result = self.measure_val(min(whole, size))
+            clock.expect("evaluation", (time.perf_counter() - start) * whole / result.tokens)
+            if self.tracker is not None:
+                start = time.perf_counter()
+                self.written(REHEARSED_TOKENS)
+                clock.expect("sample", (time.perf_counter() - start) * SAMPLE_TOKENS / REHEARSED_TOKENS)
+        if progress.step == 0:
+            progress.seconds_before_training = clock.seconds
+        clock.start_training(progress.step, progress.seconds_before_training)
+        if clock.outlook(progress.step).is_last:
+            over = f"train.max_minutes={self.config.train.max_minutes:g} is over after {duration(clock.seconds)}"
+            self.console.warn(f"time     {over}, before training has begun: it makes one step and ends")
+
+    def look_ahead(self, stop: StopRequest) -> Outlook:
+        """What comes after this step, for all processes the same."""
+        step, runtime = self.progress.step, self.state.runtime
+        if self.clock.is_due(step):
+            runtime.synchronize()
+        if runtime.device.type == "cpu" or self.clock.is_due(step):
+            self.clock.arrive(step)
+        return self.clock.outlook(step, stops=stop.requested).agreed(self.processes)
+
+    def update(self, forward: nn.Module, progress: float = 0.0) -> torch.Tensor:
         """One step: the mean gradient of all micro-steps, then one update of the weights. Returns the gradient norm."""
         train, state = self.config.train, self.state
         state.model.train()
-        state.optimizers.set_rate(rate_factor(self.progress.step, train.max_steps, self.config.optim))
+        state.optimizers.set_rate(rate_factor(self.progress.step, progress, self.config.optim))
         step_loss = torch.zeros((), device=state.runtime.device)
         for micro_step in range(1, train.grad_accum_steps + 1):
             idx, targets = self.next_batch()
@@ -261,6 +300,7 @@ class Trainer:
         train = self.config.train
         # Waits for the device, so the clock is read after it.
         loss = self.processes.mean(self.state.losses.take_mean())
+        self.clock.arrive(self.progress.step)
         seconds, steps = self.stopwatch.lap(self.progress.step)
         tokens = steps * train.grad_accum_steps * train.batch_size * self.config.model.context_length
         tokens *= self.processes.world_size
@@ -278,76 +318,71 @@ class Trainer:
 
     def evaluate(self, train_loss: float) -> dict[str, float]:
         """Measure val loss, and note whether it is the best so far."""
-        state, max_tokens = self.state, self.config.train.eval_tokens
-        with self.stopwatch.pause():
-            result = evaluate(
-                state.model,
-                self.val_split,
-                state.prepared.tokenizer,
-                state.runtime,
-                max_tokens=max_tokens,
-                processes=self.processes,
-            )
+        with self.stopwatch.pause(), self.clock.measure("evaluation"):
+            result = self.measure_val(self.config.train.eval_tokens)
         self.progress.note_evaluation(result.loss, train_loss)
         return {"val/loss": result.loss, "val/bits_per_char": result.bits_per_char}
 
+    def measure_val(self, max_tokens: int | None) -> Evaluation:
+        """Val loss over the split's first `max_tokens` tokens."""
+        state, split = self.state, self.val_split
+        tokenizer, runtime = state.prepared.tokenizer, state.runtime
+        return evaluate(state.model, split, tokenizer, runtime, max_tokens=max_tokens, processes=self.processes)
+
     def log(self, metrics: dict[str, float]) -> None:
         """Keep the metrics of this step, and show them."""
-        progress, max_steps = self.progress, self.config.train.max_steps
-        progress.seconds = time.perf_counter() - self.started
+        progress = self.progress
+        progress.seconds = self.clock.seconds
         if self.tracker is not None:
             self.tracker.log(progress.step, {**metrics, "perf/seconds": progress.seconds})
             if "val/loss" in metrics and progress.best_step == progress.step:
                 self.tracker.note_best(progress.step, progress.best_val_loss)
         self.console.show(
             progress.step,
-            max_steps,
+            self.config.train,
             metrics,
             is_best=progress.best_step == progress.step,
-            seconds_left=self.stopwatch.seconds_left(progress.step, max_steps),
+            seconds=progress.seconds,
+            seconds_left=self.seconds_left(),
         )
         if "val/loss" in metrics and progress.is_overfitting(metrics["train/loss"]):
             progress.overfitting_said = True
-            self.console.warn(
-                f"hint     val loss has risen since step {progress.best_step} while train loss falls: the model begins "
-                "to learn the text by heart. That step's checkpoint is kept as the best; more text, model.dropout or "
-                "a smaller model help, and train.patience stops in time"
-            )
+            self.console.warn_of_overfitting(progress.best_step)
 
     def write_sample(self) -> None:
         """Let the model write a little, the same way at every evaluation."""
         if self.tracker is None:
             return
-        prepared, prompt = self.state.prepared, self.config.train.sample_prompt or ""
-        ids = prepared.tokenizer.encode(prompt).tolist() or [prepared.start_id]
-        with self.stopwatch.pause():
-            self.state.model.eval()
-            written = generate(
-                self.state.model,
-                ids,
-                max_new_tokens=SAMPLE_TOKENS,
-                settings=SamplingSettings(),
-                generator=sample_generator(self.config.seed),
-                end_id=prepared.tokenizer.end_id,
-                stops_at_end=prepared.num_documents > 1,
-                never=prepared.tokenizer.never_generated,
-            )
-            text = prompt + prepared.tokenizer.decode(list(written))
+        with self.stopwatch.pause(), self.clock.measure("sample"):
+            text = self.written(SAMPLE_TOKENS)
         self.tracker.sample(self.progress.step, text)
         self.console.show_sample(text)
 
+    def written(self, num_tokens: int) -> str:
+        """What the model writes, the same way every time."""
+        prompt, seed = self.config.train.sample_prompt or "", self.config.seed
+        return prompt + continuation(self.state.model, self.state.prepared, prompt, seed=seed, num_tokens=num_tokens)
+
     def save(self) -> None:
         """Write a checkpoint of this moment."""
-        self.progress.seconds = time.perf_counter() - self.started
-        with self.stopwatch.pause():
+        self.progress.seconds = self.clock.seconds
+        with self.stopwatch.pause(), self.clock.measure("save"):
             checkpoint = self.state.checkpoint(self.tracker.file_sizes() if self.tracker is not None else {})
             if self.folder is not None:
                 save_to_run(self.folder, checkpoint, keep=self.config.train.keep_checkpoints)
         self.saved_step = self.progress.step
 
-    def estimate_seconds(self) -> float:
-        """How long the rest of the run will take, by its next few steps and one evaluation, which are made and lost."""
-        train, left = self.config.train, max(0, self.config.train.max_steps - self.progress.step)
+    def seconds_left(self) -> float:
+        """Until the end, by steps or by time."""
+        max_steps, by_time = self.config.train.max_steps, self.clock.seconds_left
+        return (
+            by_time if max_steps is None else min(by_time, self.stopwatch.seconds_left(self.progress.step, max_steps))
+        )
+
+    def estimate(self) -> tuple[float, int]:
+        """Seconds and steps that are left of the run, by its next few steps and one evaluation, made and lost."""
+        train, step = self.config.train, self.progress.step
+        steps_left = math.inf if train.max_steps is None else max(0, train.max_steps - step)
         self.update(self.state.model)  # the first one is slower than the rest
         self.stopwatch.lap(0)
         for _ in range(DRY_RUN_STEPS):
@@ -356,8 +391,13 @@ class Trainer:
         step_seconds = self.stopwatch.lap(0)[0] / DRY_RUN_STEPS
         evaluation_start = time.perf_counter()
         self.evaluate(train_loss=0.0)
-        evaluation_seconds = time.perf_counter() - evaluation_start
-        return left * step_seconds + math.ceil(left / train.eval_interval) * evaluation_seconds
+        return estimate(
+            steps_left,
+            self.clock.seconds_left,
+            step_seconds=step_seconds,
+            evaluation_seconds=time.perf_counter() - evaluation_start,
+            eval_interval=train.eval_interval,
+        )
 
 
 if __name__ == "__main__":

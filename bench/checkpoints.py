@@ -31,7 +31,7 @@ def measure(recipe: str, folder: Path, rounds: int) -> list[object]:
     prepared = prepare(config.data, report=lambda line: None)
     num_parameters = count_parameters(config.model, prepared.tokenizer.vocab_size)
     state = TrainingState(config, prepared, choose_runtime(config.runtime, num_parameters))
-    run_seconds = Trainer(state, Console(silent=True), peak=math.inf).estimate_seconds()
+    run_seconds = Trainer(state, Console(silent=True), peak=math.inf).estimate()[0]
     with RunLock(print) as lock:
         run = create_run(folder / "runs", None, recipe, overwrite=False, lock=lock)
     run.start(config, prepared.tokenizer.to_json())

@@ -33,6 +33,7 @@ FOREIGN_NAMES = {
     "n_embd": "model.d_model",
     "hidden_size": "model.d_model",
     "max_iters": "train.max_steps",
+    "max_time": "train.max_minutes",
     "gradient_accumulation_steps": "train.grad_accum_steps",
     "eval_iters": "train.eval_tokens",
     "dataset": "data.source",

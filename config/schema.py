@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from config.values import (
     MAX_COUNT,
+    MAX_MINUTES,
     MAX_VOCAB_SIZE,
     Count,
     Device,
@@ -164,9 +165,16 @@ class DataConfig(Section):
 class TrainConfig(Section):
     """How long to train, on how much at once, and when to evaluate and save."""
 
-    max_steps: Count = Field(
+    max_steps: Count | None = Field(
         1000,
-        description="Steps (updates of the weights) to train; the schedule's length.",
+        description="Steps (updates of the weights) to train. null: as many as max_minutes allows.",
+    )
+    max_minutes: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_MINUTES,
+        description="Minutes from the start of the command to its end, last evaluation included; resumed runs add up. "
+        "null: no limit. Where max_steps is set too, whichever comes first ends the run.",
     )
     batch_size: Count = Field(16, description="Sequences of context_length tokens per micro-step.")
     grad_accum_steps: Count = Field(
@@ -198,6 +206,18 @@ class TrainConfig(Section):
     sample_prompt: str | None = Field(
         None, description="How the sample at each evaluation begins. null: the tokenizer's default start."
     )
+
+    @model_validator(mode="after")
+    def check_limits(self) -> Self:
+        """Something ends the run, by itself and not only with luck."""
+        if self.max_steps is None and self.max_minutes is None:
+            raise conflict(
+                "train.max_steps and train.max_minutes are both null, so that training would never end; "
+                "try train.max_minutes=10 or train.max_steps=1000",
+                "train.max_steps",
+                "train.max_minutes",
+            )
+        return self
 
 
 class OptimConfig(Section):
@@ -233,7 +253,8 @@ class OptimConfig(Section):
     )
     schedule: Literal["cosine", "trapezoid"] = Field(
         "cosine",
-        description="After warm-up, cosine: falls along half a cosine. trapezoid: stays, then falls.",
+        description="Over the steps or minutes of the run, whichever of them are further gone, "
+        "cosine: falls along half a cosine. trapezoid: stays, then falls.",
     )
 
     @model_validator(mode="after")

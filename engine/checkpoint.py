@@ -65,6 +65,8 @@ class ProgressPart(Part):
     evaluations_since_best: Count
     overfitting_said: bool
     overflows: int = Field(0, ge=0)
+    seconds_before_training: float = Field(0.0, ge=0, allow_inf_nan=False)
+    minutes_used_up: float = Field(0.0, ge=0, allow_inf_nan=False)
     losses: LossPart
     file_sizes: dict[str, int]
 

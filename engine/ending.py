@@ -1,6 +1,9 @@
 """What a run says on stdout at its end: the result, and the commands that go on from it."""
 
-from engine.command_line import command, module_command, training_command
+import math
+
+from config.values import MAX_MINUTES
+from engine.command_line import Order, command, module_command, training_command
 from engine.run_folder import RunFolder
 from engine.state import TrainingState
 from engine.tracking import duration
@@ -9,8 +12,10 @@ from engine.tracking import duration
 def say_goodbye(run: RunFolder, state: TrainingState) -> None:
     """The result on stdout, and what to do with it."""
     config, progress = state.config, state.progress
-    if progress.step >= config.train.max_steps:
+    if state.is_out_of_steps():
         ending = "finished"
+    elif state.is_out_of_time():
+        ending = f"finished, as train.max_minutes={config.train.max_minutes:g} asks,"
     elif state.is_finished():
         ending = f"stopped after {config.train.patience} evaluations without a better val loss,"
     else:
@@ -27,10 +32,25 @@ def say_goodbye(run: RunFolder, state: TrainingState) -> None:
     print(f"resume   {training_command('--resume', run.path, *going_on(state))}", flush=True)
 
 
+def say_finished(run: RunFolder, state: TrainingState, order: Order) -> None:
+    """On stdout, that a run which is to be resumed has ended, by which limit, and how to go on."""
+    train, more = state.config.train, going_on(state)
+    keys = {setting.partition("=")[0] for setting in more}
+    kept = [override for override in order.overrides if override.removeprefix("--").partition("=")[0] not in keys]
+    by_time = f", as train.max_minutes={train.max_minutes:g} asks" if state.is_out_of_time() else ""
+    command_line = training_command("--resume", order.checkpoint or run.path, *kept, *more)
+    print(f"{run.path}: finished already at step {state.progress.step}{by_time}; to go on: {command_line}")
+
+
 def going_on(state: TrainingState) -> list[str]:
     """The settings that a finished run must change to go on, none where it is not finished."""
     train, progress = state.config.train, state.progress
-    more = [f"train.max_steps={2 * train.max_steps}"] if progress.step >= train.max_steps else []
-    if train.patience is not None and progress.evaluations_since_best >= train.patience:
+    more = []
+    if train.max_steps is not None and state.is_out_of_steps():
+        more.append(f"train.max_steps={2 * train.max_steps}")
+    if train.max_minutes is not None and state.is_out_of_time():
+        minutes = 2 * max(train.max_minutes, progress.seconds / 60)
+        more.append(f"train.max_minutes={min(math.ceil(100 * minutes) / 100, MAX_MINUTES):g}")
+    if state.is_out_of_patience():
         more.append("train.patience=null")
     return more

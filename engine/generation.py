@@ -1,6 +1,6 @@
 """Writing text, one token at a time: the choice of the next token, and the loop around the model.
 
-Gives token ids; turning them into text and showing it is the caller's business.
+Showing it is the caller's business.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from data.prepare import PreparedData
 from engine.runtime import derived_seed
 from errors import CheckpointError, UserError
 from model import GPT, KVCache
@@ -103,3 +104,23 @@ def generate(
         yield token
         new = [token]
         history = [*history[1 - context_length :], token] if context_length > 1 else new
+
+
+def continuation(model: GPT, prepared: PreparedData, prompt: str, *, seed: int, num_tokens: int) -> str:
+    """How a model in training goes on after `prompt` on the text that it is trained on; the same for the same weights.
+
+    Leaves the model in evaluation mode.
+    """
+    tokenizer = prepared.tokenizer
+    model.eval()
+    ids = generate(
+        model,
+        tokenizer.encode(prompt).tolist() or [prepared.start_id],
+        max_new_tokens=num_tokens,
+        settings=SamplingSettings(),
+        generator=sample_generator(seed),
+        end_id=tokenizer.end_id,
+        stops_at_end=prepared.num_documents > 1,
+        never=tokenizer.never_generated,
+    )
+    return tokenizer.decode(list(ids))

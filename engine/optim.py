@@ -11,7 +11,7 @@ from engine.muon import Muon
 from engine.runtime import cpu_has_bf16
 from errors import CheckpointError
 
-DECAY_SHARE = 0.4  # of a trapezoid schedule after its warm-up: the last part, in which the rate falls
+DECAY_SHARE = 0.4  # of a run with the trapezoid schedule: the last part, in which the rate falls
 STATE_NAMES = {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum_buffer"}}
 
 
@@ -154,19 +154,16 @@ def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
     return matrices, embeddings, vectors
 
 
-def rate_factor(step: int, max_steps: int, config: OptimConfig) -> float:
+def rate_factor(step: int, progress: float, config: OptimConfig) -> float:
     """The learning rate of update `step` (0 is the first) as a share of the full one; never zero at the first.
 
-    After a linear warm-up, `cosine` falls along half a cosine (SGDR, arXiv:1608.03983, equation 5), `trapezoid` stays
-    flat and falls linearly over the last 40 % of what follows the warm-up (arXiv:2405.18392, section 3), both down
-    to `min_learning_rate`.
+    `progress` is the share of the run, by steps or by time, that is over before this update: 0 at the first, below 1
+    at the last. Along it `cosine` falls along half a cosine, ½(1 + cos(π·progress)) (SGDR, arXiv:1608.03983,
+    equation 5), and `trapezoid` stays flat and falls linearly over the last `DECAY_SHARE` (arXiv:2405.18392, section
+    3), both down to `min_learning_rate`. The warm-up, a line over `warmup_steps`, holds where it is lower; so the rate
+    also falls at the end of a run that is shorter than its warm-up.
     """
-    if step < config.warmup_steps:
-        return (step + 1) / (config.warmup_steps + 1)
-    progress = (step - config.warmup_steps) / max(1, max_steps - config.warmup_steps)
-    if config.schedule == "cosine":
-        height = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    else:
-        height = min(1.0, max(0.0, 1 - progress) / DECAY_SHARE)
+    left = min(1.0, max(0.0, 1 - progress))
+    height = math.sin(math.pi / 2 * left) ** 2 if config.schedule == "cosine" else min(1.0, left / DECAY_SHARE)
     lowest = config.min_learning_rate / config.learning_rate
-    return lowest + (1 - lowest) * height
+    return min((step + 1) / (config.warmup_steps + 1), lowest + (1 - lowest) * height)

@@ -35,6 +35,9 @@ class Progress:
     evaluations_since_best: int = 0
     overfitting_said: bool = False
     overflows: int = 0  # steps without an update, since a gradient was too large for fp16
+    # Of runs that are limited by time only:
+    seconds_before_training: float = 0.0  # from the start to the first step
+    minutes_used_up: float = 0.0  # the largest `max_minutes` that the run has come to the end of
 
     def note_evaluation(self, val_loss: float, train_loss: float) -> None:
         """Take note of an evaluation at the current step; a loss that is not a number is never the best."""
@@ -69,11 +72,23 @@ class TrainingState:
             torch.manual_seed(derived_seed(config.seed, processes.rank))
 
     def is_finished(self) -> bool:
-        """Whether the last step is done, or patience has run out."""
-        train, progress = self.config.train, self.progress
-        return progress.step >= train.max_steps or (
-            train.patience is not None and progress.evaluations_since_best >= train.patience
-        )
+        """Whether the last step is done, the time is up, or patience has run out."""
+        return self.is_out_of_steps() or self.is_out_of_time() or self.is_out_of_patience()
+
+    def is_out_of_steps(self) -> bool:
+        """Whether `max_steps` are made."""
+        max_steps = self.config.train.max_steps
+        return max_steps is not None and self.progress.step >= max_steps
+
+    def is_out_of_time(self) -> bool:
+        """Whether the run has come to its end for want of time, of which it has not got more since."""
+        max_minutes = self.config.train.max_minutes
+        return max_minutes is not None and self.progress.minutes_used_up >= max_minutes
+
+    def is_out_of_patience(self) -> bool:
+        """Whether val loss has not become better for too long."""
+        patience = self.config.train.patience
+        return patience is not None and self.progress.evaluations_since_best >= patience
 
     def checkpoint(self, file_sizes: dict[str, int]) -> Checkpoint:
         """What `restore` continues from, with the live tensors: to be saved before the next step.

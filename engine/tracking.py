@@ -16,6 +16,7 @@ from typing import Never
 
 from tqdm import tqdm
 
+from config.schema import TrainConfig
 from engine.dashboard import Dashboard
 from engine.run_folder import RunFolder
 from errors import CheckpointError, drop_output
@@ -33,26 +34,29 @@ class Console:
         self.bar: tqdm[Never] | None = None
         self.is_gone = silent or sys.stderr is None
         self.last_val_loss: float | None = None
+        self.counts_steps = True
 
-    def start_bar(self, step: int, max_steps: int) -> None:
-        """Show the bar, where there is a terminal for it."""
+    def start_bar(self, limits: TrainConfig, step: int, seconds: float) -> None:
+        """Show the bar, where there is a terminal for it: of the steps or, where they have no limit, of the time."""
+        self.counts_steps = limits.max_steps is not None
         if self.shows_bar:
             knows_its_width = os.get_terminal_size(sys.stderr.fileno()).columns > 0
             self.bar = tqdm(
-                initial=step,
-                total=max_steps,
+                initial=step if self.counts_steps else seconds,
+                total=limits.max_steps if self.counts_steps else 60 * (limits.max_minutes or 0),
                 unit="step",
+                bar_format=None if self.counts_steps else "{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
                 dynamic_ncols=knows_its_width,
                 ncols=None if knows_its_width else 80,
                 nrows=None if knows_its_width else 24,
                 smoothing=0.05,
             )
 
-    def advance(self) -> None:
-        """One step is done."""
+    def advance(self, step: int, seconds: float) -> None:
+        """This step is done, at this time of the run."""
         with self.nobody_may_look():
             if self.bar is not None:
-                self.bar.update()
+                self.bar.update((step if self.counts_steps else seconds) - self.bar.n)
 
     @contextlib.contextmanager
     def nobody_may_look(self) -> Iterator[None]:
@@ -67,14 +71,15 @@ class Console:
     def show(
         self,
         step: int,
-        max_steps: int,
+        limits: TrainConfig,
         metrics: Mapping[str, float],
         *,
         is_best: bool,
+        seconds: float,
         seconds_left: float,
     ) -> None:
         """How it stands: an aligned line at an evaluation, and beside the bar, or as a line, between them."""
-        line = f"step {step:>{len(str(max_steps))}}/{max_steps}  train {metrics['train/loss']:.4f}"
+        line = f"step {shown_step(step, seconds, limits)}  train {metrics['train/loss']:.4f}"
         rest = f"{metrics['perf/tokens_per_second']:>7,.0f} tokens/s  {duration(seconds_left)} left"
         mfu = f"{metrics['perf/mfu']:.1%}"
         if "val/loss" in metrics:
@@ -90,6 +95,8 @@ class Console:
                 facts["val"] = f"{self.last_val_loss:.3f}"
             facts["tokens/s"] = f"{metrics['perf/tokens_per_second']:,.0f}"
             facts["MFU"] = mfu
+            if not self.counts_steps:
+                facts = {"step": f"{step:,}", **facts}
             self.bar.set_postfix(facts, refresh=False)
 
     def show_sample(self, text: str) -> None:
@@ -108,6 +115,14 @@ class Console:
                 self.bar.write(line, file=sys.stderr)
             elif not self.is_gone:
                 print(line, file=sys.stderr, flush=True)
+
+    def warn_of_overfitting(self, best_step: int | None) -> None:
+        """What it means that val loss rises while train loss falls, and what helps."""
+        self.warn(
+            f"hint     val loss has risen since step {best_step} while train loss falls: the model begins "
+            "to learn the text by heart. That step's checkpoint is kept as the best; more text, model.dropout or "
+            "a smaller model help, and train.patience stops in time"
+        )
 
     def stop_bar(self) -> None:
         """Leave the bar as it is and go on below it."""
@@ -192,6 +207,13 @@ class Tracker:
         self.metrics.close()
         self.samples.close()
         self.dashboard.finish(exit_code)
+
+
+def shown_step(step: int, seconds: float, limits: TrainConfig) -> str:
+    """A step and how far it is, of all steps or else of the time: 120/2000, or 120 at 6%."""
+    if limits.max_steps is not None:
+        return f"{step:>{len(str(limits.max_steps))}}/{limits.max_steps}"
+    return f"{step:>6} at {seconds / (60 * (limits.max_minutes or 1)):>4.0%}"
 
 
 def printable(text: str) -> str:

@@ -66,7 +66,9 @@ class Tiny:
         state.model.train()
         losses = []
         for _ in range(steps):
-            state.optimizers.set_rate(rate_factor(state.progress.step, config.train.max_steps, config.optim))
+            assert config.train.max_steps is not None
+            progress = state.progress.step / config.train.max_steps
+            state.optimizers.set_rate(rate_factor(state.progress.step, progress, config.optim))
             step_loss = torch.zeros(())
             for _ in range(config.train.grad_accum_steps):
                 idx, targets = sample_batch(split, state.windows, config.train.batch_size, config.model.context_length)
