@@ -49,7 +49,7 @@ from model import count_parameters, flops_per_token, next_token_loss
 
 SAMPLE_TOKENS = 200  # of the text written at each evaluation
 DRY_RUN_STEPS = 3  # timed for the estimate
-REHEARSED_TOKENS = 20  # of a sample, timed for the whole one
+REHEARSALS, REHEARSED_TOKENS = 3, 20  # of the end of the run: how often, and with how much of its sample
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -154,6 +154,7 @@ class Trainer:
                     self.save()  # so that, whatever comes, the run can be resumed
                 else:
                     self.forget_lost_best()
+                self.rehearse()
                 if folder is not None and self.tracker is not None:
                     self.tracker.dashboard = start_dashboard(self.config, folder, self.console.say)
                 self.console.start_bar(self.config.train, self.progress.step, self.clock.seconds)
@@ -182,7 +183,7 @@ class Trainer:
         train, state, progress = self.config.train, self.state, self.progress
         shape = (train.batch_size, self.config.model.context_length)
         forward = self.processes.wrap(compile_model(state.model, state.runtime, shape))
-        self.prepare_clock()
+        self.start_clock()
         self.stopwatch = Stopwatch(progress.step)
         outlook = self.look_ahead(stop)
         while not state.is_finished() and not (outlook.stops or (self.processes.is_alone and stop.requested)):
@@ -213,26 +214,30 @@ class Trainer:
             self.check_finite()
             self.save()
 
-    def prepare_clock(self) -> None:
+    def rehearse(self) -> None:
         """Where the run must end on time, time pieces of what its end will take, until the evaluations tell it."""
-        clock, progress, state = self.clock, self.progress, self.state
+        clock, state = self.clock, self.state
         if clock.max_seconds is None:
             return
         whole = min(len(self.val_split) - 1, self.config.train.eval_tokens or len(self.val_split))
         piece = TOKENS_PER_BATCH[state.runtime.device.type] * self.processes.world_size
-        for size in (piece, 2 * piece):  # the first time is slower
+        for _ in range(REHEARSALS):
             start = time.perf_counter()
-            result = self.measure_val(min(whole, size))
+            result = self.measure_val(min(whole, 2 * piece))
             clock.expect("evaluation", (time.perf_counter() - start) * whole / result.tokens)
             if self.tracker is not None:
                 start = time.perf_counter()
                 self.written(REHEARSED_TOKENS)
                 clock.expect("sample", (time.perf_counter() - start) * SAMPLE_TOKENS / REHEARSED_TOKENS)
-        if progress.step == 0:
+
+    def start_clock(self) -> None:
+        """From here on, steps are made."""
+        clock, progress, max_minutes = self.clock, self.progress, self.config.train.max_minutes
+        if max_minutes is not None and progress.step == 0:
             progress.seconds_before_training = clock.seconds
         clock.start_training(progress.step, progress.seconds_before_training)
-        if clock.outlook(progress.step).is_last:
-            over = f"train.max_minutes={self.config.train.max_minutes:g} is over after {duration(clock.seconds)}"
+        if max_minutes is not None and clock.outlook(progress.step).is_last:
+            over = f"train.max_minutes={max_minutes:g} is over after {duration(clock.seconds)}"
             self.console.warn(f"time     {over}, before training has begun: it makes one step and ends")
 
     def look_ahead(self, stop: StopRequest) -> Outlook:

@@ -96,8 +96,8 @@ class Clock:
         self.paused += seconds
 
     def expect(self, kind: str, seconds: float) -> None:
-        """A first estimate, until there is a measurement."""
-        self.estimates[kind] = seconds
+        """An estimate, until there is a measurement; of several the least, since what is done first is slow."""
+        self.estimates[kind] = min(seconds, self.estimates.get(kind, seconds))
 
     @property
     def ending(self) -> float:
