@@ -49,7 +49,7 @@ from model import count_parameters, flops_per_token, next_token_loss
 
 SAMPLE_TOKENS = 200  # of the text written at each evaluation
 DRY_RUN_STEPS = 3  # timed for the estimate
-REHEARSALS, REHEARSED_TOKENS = 3, 20  # of the end of the run: how often, and with how much of its sample
+REHEARSED_TOKENS = 20  # of a sample, timed where the run must end on time
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -135,8 +135,7 @@ class Trainer:
         self.tokens_per_second_at_best = peak / flops_per_token(state.config.model, state.prepared.tokenizer.vocab_size)
         self.train_split = open_split(state.prepared, "train")
         self.val_split = open_split(state.prepared, "val")
-        # As if the run had never been interrupted.
-        self.clock = Clock(self.config.train, started=PROCESS_STARTED - state.progress.seconds)
+        self.clock = Clock(self.config.train, started=PROCESS_STARTED - state.progress.seconds)  # as if uninterrupted
         self.stopwatch = Stopwatch(state.progress.step)
         self.saved_step: int | None = None
 
@@ -197,8 +196,8 @@ class Trainer:
                 progress.minutes_used_up = train.max_minutes or 0.0
             evaluates = outlook.is_last or (step % train.eval_interval == 0 and outlook.has_room)
             logs = evaluates or step % train.log_interval == 0
-            saves = train.checkpoint_interval is not None and step % train.checkpoint_interval == 0 and outlook.has_room
-            saves = saves or evaluates
+            saves = train.checkpoint_interval is not None and step % train.checkpoint_interval == 0
+            saves = evaluates or (saves and outlook.has_room)
             if logs or saves or state.runtime.device.type == "cpu":
                 self.check_finite()
             if logs:
@@ -220,18 +219,13 @@ class Trainer:
         if clock.max_seconds is None:
             return
         whole = min(len(self.val_split) - 1, self.config.train.eval_tokens or len(self.val_split))
-        piece = TOKENS_PER_BATCH[state.runtime.device.type] * self.processes.world_size
-        for _ in range(REHEARSALS):
-            start = time.perf_counter()
-            result = self.measure_val(min(whole, 2 * piece))
-            clock.expect("evaluation", (time.perf_counter() - start) * whole / result.tokens)
-            if self.tracker is not None:
-                start = time.perf_counter()
-                self.written(REHEARSED_TOKENS)
-                clock.expect("sample", (time.perf_counter() - start) * SAMPLE_TOKENS / REHEARSED_TOKENS)
+        piece = min(whole, 2 * TOKENS_PER_BATCH[state.runtime.device.type] * self.processes.world_size)
+        clock.rehearse("evaluation", lambda: self.measure_val(piece), share=piece / whole)
+        if self.tracker is not None:
+            clock.rehearse("sample", lambda: self.written(REHEARSED_TOKENS), share=REHEARSED_TOKENS / SAMPLE_TOKENS)
 
     def start_clock(self) -> None:
-        """From here on, steps are made."""
+        """From here on steps are made, one at least."""
         clock, progress, max_minutes = self.clock, self.progress, self.config.train.max_minutes
         if max_minutes is not None and progress.step == 0:
             progress.seconds_before_training = clock.seconds
@@ -243,9 +237,8 @@ class Trainer:
     def look_ahead(self, stop: StopRequest) -> Outlook:
         """What comes after this step, for all processes the same."""
         step, runtime = self.progress.step, self.state.runtime
-        if self.clock.is_due(step):
-            runtime.synchronize()
         if runtime.device.type == "cpu" or self.clock.is_due(step):
+            runtime.synchronize()
             self.clock.arrive(step)
         return self.clock.outlook(step, stops=stop.requested).agreed(self.processes)
 
@@ -336,7 +329,7 @@ class Trainer:
 
     def log(self, metrics: dict[str, float]) -> None:
         """Keep the metrics of this step, and show them."""
-        progress = self.progress
+        progress, train = self.progress, self.config.train
         progress.seconds = self.clock.seconds
         if self.tracker is not None:
             self.tracker.log(progress.step, {**metrics, "perf/seconds": progress.seconds})
@@ -344,11 +337,11 @@ class Trainer:
                 self.tracker.note_best(progress.step, progress.best_val_loss)
         self.console.show(
             progress.step,
-            self.config.train,
+            train,
             metrics,
             is_best=progress.best_step == progress.step,
             seconds=progress.seconds,
-            seconds_left=self.seconds_left(),
+            seconds_left=min(self.clock.seconds_left, self.stopwatch.seconds_left(progress.step, train.max_steps)),
         )
         if "val/loss" in metrics and progress.is_overfitting(metrics["train/loss"]):
             progress.overfitting_said = True
@@ -376,13 +369,6 @@ class Trainer:
             if self.folder is not None:
                 save_to_run(self.folder, checkpoint, keep=self.config.train.keep_checkpoints)
         self.saved_step = self.progress.step
-
-    def seconds_left(self) -> float:
-        """Until the end, by steps or by time."""
-        max_steps, by_time = self.config.train.max_steps, self.clock.seconds_left
-        return (
-            by_time if max_steps is None else min(by_time, self.stopwatch.seconds_left(self.progress.step, max_steps))
-        )
 
     def estimate(self) -> tuple[float, int]:
         """Seconds and steps that are left of the run, by its next few steps and one evaluation, made and lost."""

@@ -14,6 +14,7 @@ from config.schema import TrainConfig
 from engine.processes import Processes
 
 KEPT = 3  # durations of one kind of work; the longest of them is what is expected of the next
+REHEARSALS = 3  # what is done first is slow, and other processes may come in between
 PACE_MEMORY = 0.8  # weight of the steps before in the mean duration of a step
 # What nothing in a run can measure: Python's own start before our first line, and its exit after our last one. About
 # 0.03 s and 0.13 s on the two cores of bench/README.md.
@@ -95,9 +96,17 @@ class Clock:
         self.durations.setdefault(kind, deque(maxlen=KEPT)).append(seconds)
         self.paused += seconds
 
-    def expect(self, kind: str, seconds: float) -> None:
-        """An estimate, until there is a measurement; of several the least, since what is done first is slow."""
-        self.estimates[kind] = min(seconds, self.estimates.get(kind, seconds))
+    def rehearse(self, kind: str, piece: Callable[[], object], *, share: float) -> None:
+        """Expect of a work of this kind what a piece of it, a `share` of the whole, takes when it is quickest.
+
+        That holds until the first one is measured.
+        """
+        durations = []
+        for _ in range(REHEARSALS):
+            start = self.read()
+            piece()
+            durations.append(self.read() - start)
+        self.estimates[kind] = min(durations) / share
 
     @property
     def ending(self) -> float:

@@ -229,8 +229,10 @@ class Stopwatch:
         self.start = self.last = time.perf_counter()
         self.paused = 0.0
 
-    def seconds_left(self, step: int, max_steps: int) -> float:
-        """At the speed so far, pauses included."""
+    def seconds_left(self, step: int, max_steps: int | None) -> float:
+        """At the speed so far, pauses included; inf where there is no last step."""
+        if max_steps is None:
+            return math.inf
         elapsed = time.perf_counter() - self.start
         return elapsed / max(1, step - self.first_step) * (max_steps - step)
 
