@@ -374,6 +374,7 @@ class Trainer:
         """Seconds and steps that are left of the run, by its next few steps and one evaluation, made and lost."""
         train, step = self.config.train, self.progress.step
         steps_left = math.inf if train.max_steps is None else max(0, train.max_steps - step)
+        seconds_left = self.clock.seconds_left
         self.update(self.state.model)  # the first one is slower than the rest
         self.stopwatch.lap(0)
         for _ in range(DRY_RUN_STEPS):
@@ -384,7 +385,7 @@ class Trainer:
         self.evaluate(train_loss=0.0)
         return estimate(
             steps_left,
-            self.clock.seconds_left,
+            seconds_left,
             step_seconds=step_seconds,
             evaluation_seconds=time.perf_counter() - evaluation_start,
             eval_interval=train.eval_interval,

@@ -1,5 +1,6 @@
 """A tiny text, and tiny models trained on it: two layers, d_model 16, windows of 8."""
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -66,8 +67,7 @@ class Tiny:
         state.model.train()
         losses = []
         for _ in range(steps):
-            assert config.train.max_steps is not None
-            progress = state.progress.step / config.train.max_steps
+            progress = state.progress.step / (config.train.max_steps or math.inf)
             state.optimizers.set_rate(rate_factor(state.progress.step, progress, config.optim))
             step_loss = torch.zeros(())
             for _ in range(config.train.grad_accum_steps):

@@ -24,6 +24,7 @@ from config.describe import (
         ("model.tie_embeddings", "true or false"),
         ("optim.learning_rate", "a number above 0"),
         ("optim.grad_clip", "a number above 0, or null"),
+        ("train.max_minutes", "a number above 0 and at most 1000000.0, or null"),
         ("runtime.precision", "auto, fp32, bf16 or fp16"),
         ("runtime.compile", "auto, true or false"),
         ("runtime.threads", "an integer of at least 1 and at most 1024, or null"),

@@ -3,7 +3,9 @@
 import pytest
 from conftest import Tiny
 
-from engine.ending import going_on, say_goodbye
+from engine.command_line import read_command_line
+from engine.ending import going_on, say_finished, say_goodbye
+from engine.state import Progress
 
 
 def said(tiny: Tiny, capsys: pytest.CaptureFixture[str], step: int, *overrides: str, evaluations: int = 0) -> list[str]:
@@ -39,6 +41,31 @@ def test_a_run_out_of_patience_says_so_and_goes_on_without(tiny: Tiny, capsys: p
     lines = said(tiny, capsys, 7, "train.patience=3", evaluations=3)
     assert lines[0].startswith("stopped after 3 evaluations without a better val loss, at step 7")
     assert lines[-1].endswith("train.patience=null")
+
+
+def test_a_run_whose_time_is_up_says_so_and_may_be_given_more(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
+    state = tiny.state("train.max_steps=null", "train.max_minutes=1.5")
+    state.progress = Progress(step=7, seconds=89.0, minutes_used_up=1.5)
+    say_goodbye(tiny.run(), state)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "finished, as train.max_minutes=1.5 asks, at step 7 after 89 s"
+    assert lines[-1].endswith(" train.max_minutes=3")
+    state.progress.seconds = 600.0  # preparing alone took longer than that
+    assert going_on(state) == ["train.max_minutes=20"]
+
+
+def test_who_resumes_a_finished_run_is_told_by_which_limit_it_ended_and_keeps_his_own_settings(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tiny.run()
+    overrides = ["train.max_steps=99", "--train.max_minutes=1", "train.log_interval=5"]
+    order = read_command_line(["--resume", str(run.path), *overrides])
+    state = tiny.state("train.max_steps=99", "train.max_minutes=1")
+    state.progress = Progress(step=2, seconds=59.0, minutes_used_up=1.0)
+    say_finished(run, state, order)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert ": finished already at step 2, as train.max_minutes=1 asks; to go on: " in line
+    assert line.endswith(" train.max_steps=99 train.log_interval=5 train.max_minutes=2")
 
 
 def test_a_run_that_was_never_evaluated_has_no_best_and_no_sample(

@@ -71,6 +71,17 @@ def test_success_is_exit_code_0_and_silent():
     assert run("nothing") == (0, b"", b"")
 
 
+def test_a_command_does_not_look_for_garbage_on_its_way_out():
+    script = (
+        "import gc\nfrom errors import run_command\n"
+        "class Loud:\n    def __del__(self): print('collected', flush=True)\n"
+        "def main(arguments):\n    loud = Loud()\n    loud.itself = loud\n    return 0\n"
+        "gc.disable()\nrun_command(main)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_a_user_error_is_one_line_on_stderr_and_exit_code_2(place):
     expected = "error: setting x: got 3; use 1 or 2 — é\n".encode()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from config.schema import ModelConfig, OptimConfig
-from engine.optim import Optimizers, rate_factor, split_parameters
+from engine.optim import DECAY_SHARE, Optimizers, rate_factor, split_parameters
 from errors import CheckpointError
 from model import GPT
 
@@ -103,34 +103,60 @@ def test_adamw_alone_takes_everything_with_the_configured_betas():
     assert {(group["betas"], group["lr"]) for _, group in groups.values()} == {((0.8, 0.95), 0.5)}
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "trapezoid"])
+EVERY_SCHEDULE = pytest.mark.parametrize("schedule", ["cosine", "trapezoid"])
+
+
+@EVERY_SCHEDULE
 @pytest.mark.parametrize(("warmup_steps", "max_steps"), [(0, 1), (0, 10), (1, 10), (9, 10), (10, 10), (500, 10)])
-def test_the_rate_is_never_zero_at_the_first_step_and_rises_then_falls(schedule, warmup_steps, max_steps):
+def test_the_rate_is_never_zero_in_a_run_and_rises_then_falls(schedule, warmup_steps, max_steps):
     config = OptimConfig(schedule=schedule, warmup_steps=warmup_steps)
-    factors = [rate_factor(step, max_steps, config) for step in range(max_steps)]
-    assert factors[0] > 0
+    factors = [rate_factor(step, step / max_steps, config) for step in range(max_steps)]
     assert all(0 < factor <= 1 for factor in factors)
-    rising, falling = factors[: warmup_steps + 1], factors[warmup_steps:]
-    assert all(before < after for before, after in pairwise(rising))
-    assert all(before >= after for before, after in pairwise(falling))
-    if warmup_steps < max_steps:
-        assert factors[warmup_steps] == 1.0
+    assert factors[0] == 1 / (warmup_steps + 1)
+    peak = factors.index(max(factors))
+    assert peak <= warmup_steps
+    assert all(before < after for before, after in pairwise(factors[: peak + 1]))
+    assert all(before >= after for before, after in pairwise(factors[peak:]))
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "trapezoid"])
+@EVERY_SCHEDULE
+def test_the_schedule_is_a_continuous_function_of_progress_that_only_falls(schedule):
+    config = OptimConfig(schedule=schedule, warmup_steps=0)
+    factors = [rate_factor(7, number / 10_000, config) for number in range(10_001)]
+    assert (factors[0], factors[-1]) == (1.0, 0.0)
+    drops = [before - after for before, after in pairwise(factors)]
+    assert min(drops) >= 0
+    assert max(drops) < 1.1e-4 * max(math.pi / 2, 1 / DECAY_SHARE)
+
+
+@EVERY_SCHEDULE
+def test_progress_by_time_moves_the_schedule_as_that_by_steps_does_and_warm_up_stays_one_of_steps(schedule):
+    config = OptimConfig(schedule=schedule, warmup_steps=50)
+    assert rate_factor(2, 0.0, config) == rate_factor(2, 0.3, config) == 3 / 51, "time alone does not end the warm-up"
+    assert rate_factor(30, 0.99, config) < 0.05, "a run too short for its warm-up comes to rest all the same"
+    assert rate_factor(700, 0.9, config) == rate_factor(70_000, 0.9, config)
+
+
+@EVERY_SCHEDULE
+def test_the_last_of_a_billion_steps_still_moves_something(schedule):
+    assert rate_factor(10**9 - 1, (10**9 - 1) / 10**9, OptimConfig(schedule=schedule)) > 0
+
+
+@EVERY_SCHEDULE
 def test_the_rate_ends_at_its_minimum_and_stays_there(schedule):
     config = OptimConfig(schedule=schedule, warmup_steps=5, learning_rate=1e-2, min_learning_rate=1e-3)
-    assert rate_factor(100, 100, config) == pytest.approx(0.1)
-    assert rate_factor(1000, 100, config) == pytest.approx(0.1)
+    assert rate_factor(100, 1.0, config) == pytest.approx(0.1)
+    assert rate_factor(1000, 10.0, config) == pytest.approx(0.1)
 
 
-def test_cosine_is_half_way_down_in_the_middle_and_trapezoid_falls_over_the_last_two_fifths():
+def test_cosine_is_half_way_down_in_the_middle_and_trapezoid_falls_over_the_last_part():
     cosine = OptimConfig(schedule="cosine", warmup_steps=0)
-    assert [rate_factor(step, 100, cosine) for step in (0, 25, 50, 75)] == pytest.approx(
+    assert [rate_factor(0, progress, cosine) for progress in (0, 0.25, 0.5, 0.75)] == pytest.approx(
         [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]
     )
     trapezoid = OptimConfig(schedule="trapezoid", warmup_steps=0)
-    assert [rate_factor(step, 100, trapezoid) for step in (0, 60, 80, 90)] == pytest.approx([1, 1, 0.5, 0.25])
+    shares = [0, 1 - DECAY_SHARE, 1 - DECAY_SHARE / 2, 1 - DECAY_SHARE / 4]
+    assert [rate_factor(0, progress, trapezoid) for progress in shares] == pytest.approx([1, 1, 0.5, 0.25])
 
 
 def test_set_rate_scales_the_rates_of_both_optimizers_by_the_same_share():

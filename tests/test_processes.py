@@ -30,6 +30,7 @@ from commands import (
     without_speed,
 )
 
+from engine.clock import Outlook
 from engine.processes import ALONE, Processes, processes_from_environment
 from errors import UserError
 
@@ -71,6 +72,20 @@ with processes.together(torch.device("cpu")):
     kept["loss"] = processes.mean(state.losses.take_mean())
     if processes.is_main:
         torch.save(kept, sys.argv[1])
+"""
+
+
+# What each process thinks lies ahead, and what all of them go by: with nobody asking to stop, and with one that does.
+AGREE = """
+import sys, torch
+from engine.clock import Outlook
+from engine.processes import processes_from_environment
+
+processes = processes_from_environment()
+with processes.together(torch.device("cpu")):
+    for stops in (False, True):
+        mine = Outlook(progress=0.1 + 0.2, is_last=True) if processes.is_main else Outlook(stops, 0.7, has_room=False)
+        print(mine.agreed(processes), flush=True)
 """
 
 
@@ -183,6 +198,31 @@ def test_another_number_of_processes_cannot_resume(home: Path, whole: Path) -> N
     finished = call(home, "train.py", "--resume", whole, f"train.max_steps={2 * LONG}")
     assert "was trained by 2 processes, and now there are 1" in finished.error()
     assert "torchrun --standalone --nproc-per-node 2" in finished.error()
+
+
+def test_the_main_processs_clock_counts_and_each_may_ask_to_stop(home: Path) -> None:
+    script = home / "agree.py"
+    script.write_text(AGREE, encoding="utf-8")
+    finished = call(home, *TORCHRUN, 2, script, env={**QUIET, "PYTHONPATH": str(ROOT)})
+    assert finished.code == 0, finished.err
+    expected = [Outlook(stops, 0.1 + 0.2, is_last=True, has_room=True) for stops in (False, True)]
+    assert sorted(finished.out.splitlines()) == [str(outlook) for outlook in expected for _ in range(2)]
+
+
+def test_two_processes_end_on_time_at_the_same_step_and_go_on_with_more_time(home: Path) -> None:
+    """Were each to go by its own clock, they would wait for each other for ever."""
+    settings = (*BASE, "train.max_steps=null", "train.max_minutes=0.15", "train.eval_interval=100000")
+    finished = torchrun(home, *settings, "name=timed")
+    assert finished.code == 0, finished.err
+    run = home / "runs" / "timed"
+    last = steps(run)[-1]
+    assert f"finished, as train.max_minutes=0.15 asks, at step {last} " in finished.out
+    assert [line["step"] for line in metrics(run) if "val/loss" in line] == [last]
+    more = torchrun(home, "--resume", run, "train.max_minutes=0.3", "train.max_steps=" + str(last + 3))
+    assert f"finished at step {last + 3} " in more.out or "finished, as train.max_minutes=0.3 asks" in more.out, (
+        more.err
+    )
+    assert steps(run)[-1] > last
 
 
 def test_when_one_is_killed_the_others_leave_with_one_line(home: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from config.schema import Config, DataConfig, ModelConfig, OptimConfig, RuntimeConfig, TrackingConfig
+from config.schema import Config, DataConfig, ModelConfig, OptimConfig, RuntimeConfig, TrackingConfig, TrainConfig
 from config.values import MAX_COUNT
 
 
@@ -73,6 +73,8 @@ def test_a_switch_is_true_false_or_auto(value):
         (ModelConfig, "num_layers", [1], [0]),
         (ModelConfig, "d_ff", [1, None], [0, "none"]),
         (ModelConfig, "dropout", [0, 0.999], [1, 1.0, -0.1]),
+        (TrainConfig, "max_minutes", [None, 1e-3, 10, 1e6], [0, -1, 1.1e6, float("inf"), "10"]),
+        (TrainConfig, "max_steps", [1, MAX_COUNT], [0, MAX_COUNT + 1, 1.5]),
         (DataConfig, "val_fraction", [1e-9, 0.999], [0, 1, 1.5]),
         (OptimConfig, "learning_rate", [1e-9, 10], [0, -1e-3]),
         (OptimConfig, "weight_decay", [0], [-0.1]),
@@ -163,4 +165,12 @@ def test_the_last_learning_rate_is_at_most_the_highest():
     assert OptimConfig(learning_rate=0.01, min_learning_rate=0.01).min_learning_rate == 0.01
     assert message_of(OptimConfig, learning_rate=0.01, min_learning_rate=0.02) == (
         "optim.min_learning_rate (0.02) must be at most optim.learning_rate (0.01); try optim.min_learning_rate=0.001"
+    )
+
+
+def test_something_ends_every_run():
+    assert TrainConfig(max_steps=None, max_minutes=10).max_minutes == 10.0
+    assert message_of(TrainConfig, max_steps=None) == (
+        "train.max_steps and train.max_minutes are both null, so that training would never end; "
+        "try train.max_minutes=10 or train.max_steps=1000"
     )

@@ -186,6 +186,20 @@ def test_a_run_is_finished_after_its_last_step_or_when_patience_has_run_out(tiny
     assert not endless.is_finished()
 
 
+def test_a_run_that_has_used_its_time_up_is_finished_until_it_gets_more(tiny):
+    for max_steps in ("null", "5"):
+        state = tiny.state(f"train.max_steps={max_steps}", "train.max_minutes=2")
+        assert not state.is_finished()
+        state.progress.minutes_used_up = 2.0
+        assert state.is_finished()
+        assert not state.is_out_of_steps()
+        longer = through_a_file(tiny, state, "train.max_steps=null", "train.max_minutes=2.5")
+        assert longer.progress.minutes_used_up == 2.0
+        assert not longer.is_finished()
+    longer = through_a_file(tiny, state, "train.max_minutes=null")
+    assert not longer.is_finished()
+
+
 def test_the_best_evaluation_is_the_lowest_and_never_one_that_is_no_number():
     progress = Progress()
     for step, val_loss, best_step in (

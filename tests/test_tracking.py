@@ -1,6 +1,7 @@
 """What a run tells on the terminal and keeps in its files."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from commands import ROOT, environment
 
+from config.schema import TrainConfig
 from engine.run_folder import RunFolder
 from engine.tracking import Console, Stopwatch, Tracker, duration
 from errors import CheckpointError
@@ -90,8 +92,15 @@ def test_a_full_disk_is_one_clear_error(run: RunFolder) -> None:
     tracker.close(1)
 
 
-def show(console: Console, step: int, metrics: dict[str, float], best: float | None = 1.25) -> None:
-    console.show(step, 1000, metrics, is_best=metrics.get("val/loss") == best, seconds_left=75)
+LIMITS = TrainConfig(max_steps=1000)
+BY_TIME = TrainConfig(max_steps=None, max_minutes=10)
+
+
+def show(
+    console: Console, step: int, metrics: dict[str, float], best: float | None = 1.25, limits: TrainConfig = LIMITS
+) -> None:
+    is_best = metrics.get("val/loss") == best
+    console.show(step, limits, metrics, is_best=is_best, seconds=525, seconds_left=75)
 
 
 def test_evaluations_are_aligned_lines_that_mark_the_best(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +115,7 @@ def test_evaluations_are_aligned_lines_that_mark_the_best(capsys: pytest.Capture
 
 def test_without_a_terminal_steps_between_evaluations_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console()
-    console.start_bar(0, 1000)
+    console.start_bar(LIMITS, 0, 0.0)
     show(console, 20, METRICS)
     console.show_sample("to be\nor not")
     console.stop_bar()
@@ -114,6 +123,15 @@ def test_without_a_terminal_steps_between_evaluations_are_plain_lines(capsys: py
         "step   20/1000  train 1.5000    1,234 tokens/s  75 s left  MFU 12.5%",
         "    | to be",
         "    | or not",
+    ]
+
+
+def test_a_run_that_only_time_ends_shows_how_much_of_it_is_over(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Console(), 20, METRICS, limits=BY_TIME)
+    show(Console(), 123456, {**METRICS, "val/loss": 1.25, "val/bits_per_char": 1.803}, limits=BY_TIME)
+    assert capsys.readouterr().err.splitlines() == [
+        "step     20 at  88%  train 1.5000    1,234 tokens/s  75 s left  MFU 12.5%",
+        "step 123456 at  88%  train 1.5000  val 1.2500 best  1.803 bits/char    1,234 tokens/s  75 s left",
     ]
 
 
@@ -150,6 +168,7 @@ def test_the_time_left_follows_the_steps_of_this_process() -> None:
     time.sleep(0.1)
     per_step = stopwatch.seconds_left(step=110, max_steps=120) / 10
     assert 0.01 <= per_step < 0.05  # 10 steps took 0.1 s
+    assert stopwatch.seconds_left(step=110, max_steps=None) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -161,7 +180,10 @@ def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
 
 def run_console(code: str, **options: object) -> subprocess.Popen[bytes]:
     """A process that shows something and then says on stdout that it has lived on."""
-    script = f"from engine.tracking import Console\nconsole = Console()\n{code}\nprint('still here', flush=True)"
+    script = (
+        "from config.schema import TrainConfig\nfrom engine.tracking import Console\nconsole = Console()\n"
+        f"{code}\nprint('still here', flush=True)"
+    )
     return subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env=environment(), **options)
 
 
@@ -174,7 +196,8 @@ def test_a_reader_or_terminal_that_has_gone_does_not_end_the_run() -> None:
     closed = run_console(lines, stdout=subprocess.PIPE, preexec_fn=lambda: os.close(2))
     ours, terminal = os.openpty()
     hung_up = run_console(
-        f"console.start_bar(0, 9)\nimport time; time.sleep(0.5)\n{lines}\nconsole.advance(); console.stop_bar()",
+        f"console.start_bar(TrainConfig(max_steps=9), 0, 0.0)\nimport time; time.sleep(0.5)\n{lines}\n"
+        "console.advance(1, 2.0); console.stop_bar()",
         stdout=subprocess.PIPE,
         stderr=terminal,
         start_new_session=True,
@@ -188,8 +211,12 @@ def test_a_reader_or_terminal_that_has_gone_does_not_end_the_run() -> None:
 
 def test_a_terminal_that_does_not_know_its_width_shows_the_bar_all_the_same() -> None:
     ours, terminal = os.openpty()  # its width is 0
-    process = run_console("console.start_bar(0, 9)\nconsole.advance()\nconsole.stop_bar()", stderr=terminal)
+    bar = "console.start_bar(TrainConfig({}), 2, 20.0)\nconsole.advance(3, 45.0)\nconsole.stop_bar()"
+    by_steps = run_console(bar.format("max_steps=9"), stderr=terminal)
+    by_steps.wait(timeout=60)
+    assert b"3/9" in os.read(ours, 10_000)
+    by_time = run_console(bar.format("max_steps=None, max_minutes=1"), stderr=terminal)
     os.close(terminal)
-    process.wait(timeout=60)
-    assert b"1/9" in os.read(ours, 10_000)
+    by_time.wait(timeout=60)
+    assert b" 75%|" in os.read(ours, 10_000)
     os.close(ours)

@@ -50,6 +50,8 @@ SHORT = (TEXT, *TINY, "train.max_steps=50", "train.eval_interval=2000", "train.l
 TURN = ("data.source=turn.txt", *TINY, "train.max_steps=400", "train.eval_interval=10", "train.patience=4")
 WILD = (TEXT, *TINY, "train.max_steps=50", "train.checkpoint_interval=1", "runtime.precision=fp32")
 WILD += ("optim.learning_rate=1e30", "optim.muon_learning_rate=1e30", "optim.grad_clip=null", "optim.warmup_steps=0")
+TIMED = (TEXT, *TINY, "train.max_steps=null", "train.eval_interval=100000")
+TEN_MINUTES = ("train.max_minutes=10",)
 
 Processes = dict[str, Future[Finished]]
 Later = Callable[..., Future[Finished]]
@@ -100,6 +102,9 @@ def processes(home: Path, later: Later) -> Processes:
         "finished": later(home, "train.py", "--resume", "runs/finished"),
         "changed": later(home, "train.py", *changed),
         "wild": later(home, "train.py", *WILD, "name=wild"),
+        "timed": later(home, "train.py", *TIMED, "train.max_minutes=0.15", "name=timed"),
+        "late": later(home, "train.py", *TIMED, "train.max_minutes=0.001", "train.patience=1", "name=late"),
+        "timed dry": later(elsewhere, "train.py", "data.source=../text.txt", *TIMED[1:], *TEN_MINUTES, "--dry-run"),
     }
 
 
@@ -301,6 +306,68 @@ def test_a_finished_run_says_so_and_is_left_alone(home: Path, processes: Process
     assert [(run / file).read_bytes() == (base / file).read_bytes() for file in files] == [True] * len(files)
 
 
+class TestTime:
+    """train.max_minutes. How exactly a run ends on time, tests/test_clock.py tells; no test depends on this machine."""
+
+    def test_a_run_that_time_ends_is_evaluated_at_its_last_step_and_comes_to_rest(
+        self, home: Path, processes: Processes
+    ) -> None:
+        finished = ended_well(processes["timed"])
+        run = home / "runs" / "timed"
+        lines, last = metrics(run), steps(run)[-1]
+        assert f"finished, as train.max_minutes=0.15 asks, at step {last} after " in finished.out
+        assert [line["step"] for line in lines if "val/loss" in line] == [last] == [lines[-1]["step"]]
+        assert lines[-1]["perf/seconds"] < 60, "9 seconds, were there no other processes"
+        rates = [line["optim/learning_rate"] for line in lines]
+        assert 0 < rates[-1] < 0.5 * max(rates)
+        assert re.search(r"^step +\d+ at +\d+%  train ", finished.err, re.MULTILINE)
+
+    def test_it_is_finished_until_it_gets_more_time_and_the_time_adds_up(
+        self, home: Path, processes: Processes
+    ) -> None:
+        ended_well(processes["timed"])
+        run = home / "runs" / "timed"
+        before, last = metrics(run)[-1], steps(run)[-1]
+        more_steps = succeed(home, "train.py", "--resume", "runs/timed", "train.max_steps=1000000")
+        assert f"finished already at step {last}, as train.max_minutes=0.15 asks; to go on: " in more_steps.out
+        assert " train.max_steps=1000000 train.max_minutes=0.3" in more_steps.out
+        assert steps(run)[-1] == last
+        longer = paste(
+            home, pasted(".*to go on:", more_steps.out).replace("max_steps=1000000", f"max_steps={last + 5}")
+        )
+        assert longer.code == 0, longer.err
+        assert "changed  train.max_minutes: 0.15 -> 0.3" in longer.err
+        assert last < steps(run)[-1] <= last + 5
+        assert metrics(run)[-1]["perf/seconds"] > before["perf/seconds"] + 0.5, "its own preparation counts too"
+
+    def test_where_there_is_no_time_for_a_step_one_is_made_evaluated_and_saved(
+        self, home: Path, processes: Processes
+    ) -> None:
+        finished = ended_well(processes["late"])
+        run = home / "runs" / "late"
+        assert len([line for line in finished.err.splitlines() if line.startswith("time ")]) == 1
+        assert "train.max_minutes=0.001 is over after " in finished.err
+        assert "finished, as train.max_minutes=0.001 asks, at step 1 " in finished.out
+        assert steps(run) == [0, 1]
+        (line,) = metrics(run)
+        assert "val/loss" in line
+        assert line["optim/learning_rate"] > 0
+
+    def test_a_dry_run_tells_how_many_steps_that_is_about(self, processes: Processes) -> None:
+        finished = ended_well(processes["timed dry"])
+        found = re.search(r"estimated duration: (\d+):(\d\d), ([\d,]+) steps", finished.out)
+        assert found is not None, finished.out
+        assert int(found[1]) <= 10
+        assert int(found[3].replace(",", "")) > 100
+
+    def test_the_limit_of_time_changes_nothing_of_a_run_that_its_steps_end(self, home: Path, here: Path) -> None:
+        settings = (*BASE, "train.eval_interval=3", "name=base", "train.max_minutes=100000")
+        train.main([*settings, "--quiet"])
+        ours, theirs = (read_checkpoint(folder / "runs" / "base", 6) for folder in (here, home))
+        for part in ("model", "optimizers", "generators"):
+            assert_equal_states(ours[part], theirs[part], part)
+
+
 def test_changed_settings_are_said_and_kept(home: Path, processes: Processes) -> None:
     finished = ended_well(processes["changed"])
     assert "changed  train.max_steps: 6 -> 9" in finished.err
@@ -327,6 +394,8 @@ BAD_SETTINGS = {
     "unknown setting": (("train.max_step=5",), "train.max_step is not a setting; did you mean train.max_steps?"),
     "wrong type": (("train.max_steps=many",), "train.max_steps"),
     "out of range": (("model.dropout=1.5",), "model.dropout"),
+    "run without an end": (("train.max_steps=null",), "train.max_steps and train.max_minutes are both null"),
+    "no time": (("train.max_minutes=0",), "train.max_minutes must be a number above 0"),
     "width not divisible": (("model.d_model=15",), "model.d_model (15) must be a multiple of model.num_heads (2)"),
     "unknown option": (("--resum", "runs/base"), "--resum"),
     "missing recipe": (("quickstrat.yaml",), "quickstrat.yaml: no such recipe; did you mean"),
