@@ -276,9 +276,9 @@ class Trainer:
             idx, targets = idx.pin_memory(), targets.pin_memory()
         return idx.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
-    def check_finite(self) -> None:
+    def check_finite(self, val_loss: float = 0.0) -> None:
         """Raise `UserError` where a loss or gradient was not finite; the weights since then are never saved."""
-        bad_step = self.state.losses.bad_step()
+        bad_step = self.state.losses.bad_step() if math.isfinite(val_loss) else self.progress.step
         if bad_step is None:
             return
         if self.folder is None:
@@ -318,6 +318,7 @@ class Trainer:
         """Measure val loss, and note whether it is the best so far."""
         with self.stopwatch.pause(), self.clock.measure("evaluation"):
             result = self.measure_val(self.config.train.eval_tokens)
+        self.check_finite(result.loss)  # what the last update spoilt, no training loss has shown yet
         self.progress.note_evaluation(result.loss, train_loss)
         return {"val/loss": result.loss, "val/bits_per_char": result.bits_per_char}
 

@@ -123,9 +123,11 @@ class Clock:
         over = ready - self.started
         end_of_training = self.max_seconds - OUTSIDE_SECONDS - ending
         left = end_of_training - over
-        if over > self.before_training:
+        if step > 0:  # the first one is made at the full rate even where it is late
             whole = end_of_training - self.before_training
-            self.farthest = max(self.farthest, min(1.0, (over - self.before_training) / whole) if whole > 0 else 1.0)
+            self.farthest = max(
+                self.farthest, min(1.0, max(0.0, over - self.before_training) / whole) if whole > 0 else 1.0
+            )
         return Outlook(
             stops,
             progress=max(by_steps, self.farthest),

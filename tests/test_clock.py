@@ -115,6 +115,7 @@ def test_a_step_that_does_not_fit_is_not_begun() -> None:
 def test_time_that_is_used_up_before_the_first_step_is_seen_at_once_and_the_rate_is_not_zero() -> None:
     time = Time()
     clock = begun(time, TrainConfig(max_steps=None, max_minutes=0.01))
+    time.spend(0.1)
     assert clock.outlook(0) == Outlook(progress=0.0, is_last=True, has_room=False)
     time.spend(0.1)
     clock.arrive(1)
