@@ -14,6 +14,7 @@ Shapes in the comments:
 """
 
 import math
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +44,7 @@ def attention_weights(q: Tensor, k: Tensor) -> Tensor:
     T, hs = q.shape[-2:]
     scores = (q / math.sqrt(hs)) @ k.transpose(-2, -1)  # (B, nh, T, S); q is smaller than the scores to divide
     if T > 1:  # a single new position has no future to hide
-        scores = scores + causal_mask(T, k.shape[-2], like=scores)
+        scores += causal_mask(T, k.shape[-2], like=scores)
     return torch.softmax(scores, dim=-1)
 
 
@@ -84,7 +85,7 @@ class MultiHeadAttention(nn.Module):
             self.k_norm = make_norm(config, config.head_size)
 
     def forward(self, x: Tensor, rotary: Tensor | None = None, cache: "LayerCache | None" = None) -> Tensor:
-        """`rotary` (2, T, hs): cosines and sines of the new positions, or None. `cache` is read and extended."""
+        """`rotary` (2, T, hs): tables of the new positions, or None. `cache` is read and extended."""
         q, k, v = self.project(x, rotary)
         if cache is not None:
             k, v = cache.append(k, v)  # (B, nh, S, hs)
@@ -100,28 +101,29 @@ class MultiHeadAttention(nn.Module):
         q, k = self.q_norm(q), self.k_norm(k)
         if rotary is not None:
             q, k = rotate(q, rotary), rotate(k, rotary)
-        return q, k, v
+        return q.to(v.dtype), k.to(v.dtype), v  # norm and rotation are in fp32, the products need not be
 
 
 def rotary_tables(head_size: int, context_length: int) -> Tensor:
-    """(2, context_length, hs): cosines and sines of position · theta^(-2i/hs), for pairs (i, i + hs/2).
+    """(2, context_length, hs): what `rotate` takes, for angles position · theta^(-2i/hs) of the pairs (i, i + hs/2).
 
     RoFormer (arXiv:2104.09864), equation 15, in the half-split layout of GPT-NeoX and Qwen.
     """
     frequencies = ROTARY_THETA ** (-torch.arange(0, head_size, 2).float() / head_size)  # (hs/2)
     angles = torch.arange(context_length).float()[:, None] * frequencies  # (context_length, hs/2)
-    angles = torch.cat((angles, angles), dim=-1)  # (context_length, hs)
-    return torch.stack((angles.cos(), angles.sin()))
+    cos, sin = angles.cos(), angles.sin()
+    return torch.stack((torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)))
 
 
 def rotate(x: Tensor, rotary: Tensor) -> Tensor:
     """Turn each pair (x[i], x[i + hs/2]) by its position's angle, so that a score depends on distance alone.
 
-    x (B, nh, T, hs), rotary (2, T, hs) → (B, nh, T, hs).
+    (left, right) becomes (left · cos - right · sin, right · cos + left · sin). x (B, nh, T, hs), rotary (2, T, hs),
+    the first half of its sines negative → (B, nh, T, hs).
     """
-    cos, sin = rotary.to(x.dtype)
-    left, right = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-right, left), dim=-1) * sin
+    cos, signed_sin = rotary
+    swapped = x.roll(x.shape[-1] // 2, dims=-1)  # (right, left)
+    return torch.addcmul(x * cos, swapped, signed_sin)
 
 
 class FeedForward(nn.Module):
@@ -141,19 +143,41 @@ class GatedFeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(config.d_model, 2 * config.feed_forward_width, bias=False)
+        self.gate = nn.Linear(config.d_model, config.feed_forward_width, bias=False)
+        self.up = nn.Linear(config.d_model, config.feed_forward_width, bias=False)
         self.down = nn.Linear(config.feed_forward_width, config.d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class NormalisedRMS(torch.autograd.Function):
+    """x / √(mean(x²) + eps) · weight, with its gradient written out, which saves half of the passes over memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps)  # (..., 1)
+        normed = x * scale
+        ctx.save_for_backward(normed, scale, weight)
+        return normed * weight
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        normed, scale, weight = ctx.saved_tensors
+        by_weight = grad * normed
+        # Stretching x changes nothing, so the part of the gradient that points along x is taken out.
+        along = (by_weight @ weight).div_(-weight.numel()).unsqueeze(-1)  # (..., 1)
+        grad_x = (grad * weight).addcmul_(normed, along).mul_(scale)
+        return grad_x, by_weight.flatten(0, -2).sum(0), None
 
 
 class RMSNorm(nn.RMSNorm):
-    """x / √(mean(x²) + eps) · weight (arXiv:1910.07467, equation 4), summed in fp32 also where x is bf16."""
+    """x / √(mean(x²) + eps) · weight (arXiv:1910.07467, equation 4), in fp32 also where x is bf16."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.float()).to(x.dtype)
+        if x.device.type == "cpu":
+            return cast(Tensor, NormalisedRMS.apply(x.float(), self.weight, self.eps))  # type: ignore[no-untyped-call]
+        return super().forward(x.float())
 
 
 def make_norm(config: ModelConfig, width: int) -> nn.Module:

@@ -11,7 +11,7 @@ from common import alternate, machine, print_table
 import torch  # isort: skip
 from config.schema import ModelConfig  # isort: skip
 from engine.muon import Muon  # isort: skip
-from engine.optim import split_parameters  # isort: skip
+from engine.optim import muon_groups, split_parameters  # isort: skip
 from model import GPT  # isort: skip
 
 VOCAB_SIZE = 65
@@ -27,7 +27,7 @@ def contender(d_model: int, num_heads: int, num_layers: int, kind: str) -> Calla
     if kind == "torch, bf16":
         return torch.optim.Muon(matrices, lr=0.01, weight_decay=0.1).step
     dtype = torch.bfloat16 if kind == "ours, bf16" else torch.float32
-    return Muon(matrices, learning_rate=0.01, weight_decay=0.1, dtype=dtype).step
+    return Muon(muon_groups(model), learning_rate=0.01, weight_decay=0.1, dtype=dtype).step
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ class Optimizers:
         if config.optimizer == "muon":
             has_bf16 = device.type == "cuda" or (device.type == "cpu" and cpu_has_bf16())
             muon = Muon(
-                matrices,
+                muon_groups(model),
                 learning_rate=config.muon_learning_rate,
                 weight_decay=config.weight_decay,
                 dtype=torch.bfloat16 if has_bf16 else torch.float32,
@@ -152,6 +152,15 @@ def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
         else:
             embeddings.append(parameter)
     return matrices, embeddings, vectors
+
+
+def muon_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """The matrices inside the blocks as groups for `Muon`: what holds three of them, for q, k and v, is set apart."""
+    groups: dict[int, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if name.startswith("blocks.") and parameter.dim() == 2:
+            groups.setdefault(3 if name.endswith("attention.qkv.weight") else 1, []).append(parameter)
+    return [{"params": parameters, "parts": parts} for parts, parameters in groups.items()]
 
 
 def rate_factor(step: int, progress: float, config: OptimConfig) -> float:

@@ -1,5 +1,7 @@
 """What the machine is asked to do: device, precision, threads, compilation, and the state of its random generators."""
 
+import ctypes
+import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ CPU_BF16_INSTRUCTIONS = (
     "bf16",
     "sve_bf16",
 )  # as torch.cpu.get_capabilities() names them
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,23 @@ def choose_runtime(config: RuntimeConfig, num_parameters: int, local_rank: int |
     precision, reason = choose_precision(config.precision, device, num_parameters)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    if device.type == "cpu":
+        keep_freed_memory()
     compile_model = device.type == "cuda" if config.compile == "auto" else config.compile
     return Runtime(device, precision, compile_model, torch.get_num_threads(), reason)
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep the memory that a step frees for the next one, where it is glibc.
+
+    It would else give large pieces back to the system, and every step would wait for fresh, zeroed pages: thousands.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def choose_device(requested: str, local_rank: int | None = None) -> torch.device:

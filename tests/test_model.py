@@ -12,6 +12,7 @@ from model import (
     GPT,
     KVCache,
     MultiHeadAttention,
+    RMSNorm,
     attend,
     attention_weights,
     count_parameters,
@@ -363,7 +364,6 @@ def test_logits_equal_those_of_transformers_qwen3(tie_embeddings: bool) -> None:
     for layer in range(2):
         name, block = f"layers.{layer}", f"blocks.{layer}"
         qkv = [theirs[f"{name}.self_attn.{part}_proj.weight"] for part in "qkv"]
-        gate_up = [theirs[f"{name}.mlp.{part}_proj.weight"] for part in ("gate", "up")]
         weights |= {
             f"{block}.norm_1.weight": theirs[f"{name}.input_layernorm.weight"],
             f"{block}.norm_2.weight": theirs[f"{name}.post_attention_layernorm.weight"],
@@ -371,7 +371,8 @@ def test_logits_equal_those_of_transformers_qwen3(tie_embeddings: bool) -> None:
             f"{block}.attention.q_norm.weight": theirs[f"{name}.self_attn.q_norm.weight"],
             f"{block}.attention.k_norm.weight": theirs[f"{name}.self_attn.k_norm.weight"],
             f"{block}.attention.output.weight": theirs[f"{name}.self_attn.o_proj.weight"],
-            f"{block}.feed_forward.gate_up.weight": torch.cat(gate_up),
+            f"{block}.feed_forward.gate.weight": theirs[f"{name}.mlp.gate_proj.weight"],
+            f"{block}.feed_forward.up.weight": theirs[f"{name}.mlp.up_proj.weight"],
             f"{block}.feed_forward.down.weight": theirs[f"{name}.mlp.down_proj.weight"],
         }
     ours.load_state_dict(weights)
@@ -412,3 +413,23 @@ def test_dropout_acts_where_the_architecture_has_it(architecture: str, silent: t
             if name.split(".")[-2] in silent:
                 parameter.zero_()
     assert torch.equal(model(some_ids()), model(some_ids())) is not drops
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 8), (2, 3, 4, 8), (1, 8)])
+def test_the_gradients_of_rmsnorm_are_those_that_pytorch_derives(shape):
+    norm = RMSNorm(8, eps=1e-6)
+    nn.init.normal_(norm.weight)
+    x, grad = torch.randn(shape, requires_grad=True), torch.randn(shape)
+    reference = nn.functional.rms_norm(x, (8,), norm.weight, 1e-6)
+    expected = torch.autograd.grad(reference, (x, norm.weight), grad)
+    torch.testing.assert_close(norm(x), reference)
+    for ours, theirs in zip(torch.autograd.grad(norm(x), (x, norm.weight), grad), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_rotation_turns_each_pair_as_a_complex_number_turns():
+    tables, x = rotary_tables(head_size=8, context_length=16), torch.randn(2, 3, 16, 8)
+    left, right = x.chunk(2, dim=-1)
+    angles = torch.arange(16)[:, None] * 10_000.0 ** (-torch.arange(4) / 4)
+    turned = torch.complex(left, right) * torch.polar(torch.ones(16, 4), angles)
+    torch.testing.assert_close(rotate(x, tables), torch.cat((turned.real, turned.imag), dim=-1), atol=1e-5, rtol=1e-5)

@@ -20,7 +20,9 @@ def give_gradients(parameters: list[nn.Parameter], seed: int) -> None:
         parameter.grad = torch.randn(parameter.shape, generator=generator)
 
 
-def test_updates_equal_those_of_torch_in_its_precision() -> None:
+def test_updates_equal_those_of_torch_with_its_coefficients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.muon.POLYNOMIALS", [(3.4445, -4.775, 2.0315)] * 5)
+    monkeypatch.setattr("engine.muon.MARGIN", 1.0)
     ours, theirs = matrices(), matrices()
     our_muon = Muon(ours, learning_rate=0.02, weight_decay=0.1, dtype=torch.bfloat16)
     their_muon = torch.optim.Muon(theirs, lr=0.02, weight_decay=0.1)
@@ -31,6 +33,28 @@ def test_updates_equal_those_of_torch_in_its_precision() -> None:
     for before, our, their in zip(matrices(), ours, theirs, strict=True):
         change, difference = (their - before).norm(), (our - their).norm()
         assert difference < 2e-2 * change
+
+
+def test_a_parameter_of_several_parts_is_updated_as_these_would_be() -> None:
+    whole = nn.Parameter(torch.randn(48, 16, generator=torch.Generator().manual_seed(0)))
+    parts = [nn.Parameter(part.clone()) for part in whole.detach().split(16)]
+    whole.grad = torch.randn(48, 16, generator=torch.Generator().manual_seed(1))
+    for part, gradient in zip(parts, whole.grad.split(16), strict=True):
+        part.grad = gradient.clone()
+    settings = {"learning_rate": 0.02, "weight_decay": 0.1, "dtype": torch.float32}
+    Muon([{"params": [whole], "parts": 3}], **settings).step()
+    Muon(parts, **settings).step()
+    torch.testing.assert_close(whole, torch.cat(parts))
+
+
+def test_small_singular_values_grow_to_one_in_bf16() -> None:
+    u, _, vh = torch.linalg.svd(torch.randn(1, 64, 64, generator=torch.Generator().manual_seed(0)))
+    values = torch.logspace(0, -2, 64)
+    values /= values.norm()
+    directions = orthogonal(u @ torch.diag(values) @ vh, torch.bfloat16).float()
+    along = (u.mT @ directions @ vh.mT).diagonal(dim1=-2, dim2=-1)
+    assert along[..., values > 0.004].min() > 0.6
+    assert along.max() < 1.3
 
 
 def test_in_fp32_the_direction_has_singular_values_near_one_and_the_gradients_own_axes() -> None:

@@ -1,9 +1,12 @@
 """Device, precision, threads, compilation, generators; a GPU is what torch says that it is."""
 
 import contextlib
+import subprocess
+import sys
 
 import pytest
 import torch
+from commands import ROOT
 from torch import nn
 
 from config.load import config_to_yaml, load_config
@@ -270,3 +273,19 @@ def test_memory_that_runs_out_while_compiling_is_no_reason_to_go_on_without(monk
 def test_without_compile_the_model_itself_runs():
     model = tiny_model()
     assert compile_model(model, Runtime(torch.device("cpu"), "fp32", False, 1, ""), (2, 8)) is model
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mallopt is glibc's")
+def test_memory_that_was_freed_is_used_again() -> None:
+    script = (
+        "import resource, torch\n"
+        "from config.schema import RuntimeConfig\n"
+        "from engine.runtime import choose_runtime\n"
+        "choose_runtime(RuntimeConfig(device='cpu'), 1)\n"
+        "torch.ones(1 << 24).add(1).add(1)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "for _ in range(10): torch.ones(1 << 24).add(1).add(1)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)\n"
+    )
+    output = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(output.stdout) < 10_000  # 30 pieces of 64 MiB would be 490,000 pages
