@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from config.load import load_config
 from data.tokenizer import Tokenizer
 from engine.checkpoint import Checkpoint, load_checkpoint
+from engine.products import install_fast_products
 from engine.run_folder import find_run
 from engine.runtime import Runtime, choose_device, choose_runtime
 from errors import ArgumentParser, UserError
@@ -57,7 +58,9 @@ def load_model(
     if precision == "auto" and choose_device(device).type == trained.device.partition(":")[0]:
         config = config.model_copy(update={"precision": trained.precision})  # so that it measures what training did
     runtime = choose_runtime(config, count_parameters(loaded.config.model, loaded.tokenizer.vocab_size))
-    return TrainedModel(loaded.make_model(runtime.device), loaded.tokenizer, runtime, loaded)
+    model = loaded.make_model(runtime.device)
+    install_fast_products(model, runtime)
+    return TrainedModel(model, loaded.tokenizer, runtime, loaded)
 
 
 def add_run_options(parser: ArgumentParser, *, precision: str = "auto") -> None:

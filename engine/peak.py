@@ -6,9 +6,11 @@ up, those of `model.flops_per_token`; nothing else that a step does counts.
 
 import re
 import time
+from functools import partial
 
 import torch
 
+from engine import products
 from engine.runtime import Runtime
 
 TERA = 1e12
@@ -112,12 +114,12 @@ def fastest_product(runtime: Runtime, dimension: int) -> float:
     """Seconds of the fastest of a few products of matrices with so many rows and columns."""
     numbers = torch.linspace(-1, 1, dimension * dimension, device=runtime.device)
     matrix = numbers.view(dimension, dimension).to(runtime.dtype)
-    product = torch.empty_like(matrix)
+    multiply = products.multiply if products.pay(runtime) else partial(torch.mm, out=torch.empty_like(matrix))
     fastest = float("inf")
     for _ in range(REPETITIONS + 1):  # the first one sets up what the others use
         runtime.synchronize()
         start = time.perf_counter()
-        torch.mm(matrix, matrix, out=product)
+        multiply(matrix, matrix)
         runtime.synchronize()
         fastest = min(fastest, max(time.perf_counter() - start, 1e-9))
     return fastest

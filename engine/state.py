@@ -16,6 +16,7 @@ from data.tokenizer import CharTokenizer
 from engine.checkpoint import Checkpoint
 from engine.optim import Optimizers
 from engine.processes import ALONE, Processes
+from engine.products import install_fast_products
 from engine.runtime import Runtime, derived_seed, generator_states, restore_generator_states
 from errors import CheckpointError
 from model import GPT
@@ -64,6 +65,7 @@ class TrainingState:
         torch.manual_seed(config.seed)  # draws the weights and, later, dropout
         self.windows = torch.Generator().manual_seed(config.seed)  # draws the batches
         self.model = GPT(config.model, prepared.tokenizer.vocab_size).to(runtime.device)
+        install_fast_products(self.model, runtime)
         self.optimizers = Optimizers(self.model, config.optim, runtime.device)
         self.scaler = runtime.make_scaler()
         self.progress = Progress()
