@@ -13,9 +13,9 @@ from torch import Tensor, nn
 MOMENTUM = 0.95
 EPSILON = 1e-7
 # Coefficients a, b, c of the odd polynomials a·x + b·x³ + c·x⁵ that are applied one after the other to all singular
-# values. Each is the one that brings [lowest, highest] nearest to 1, where the one before has left them ("The Polar
-# Express", arXiv:2505.16932, algorithm 1), for four of them, values from 0.003 on, a cushion of 0.02, and a margin of
-# 2 % so that rounding in bf16 never leaves the interval. Four of these end nearer to 1 than five steps of the source.
+# values. Each is the one that brings the interval where the one before has left them nearest to 1: algorithm 1 of "The
+# Polar Express" (arXiv:2505.16932) for 4 steps from the interval [0.003, 1], with the paper's cushion of 0.02, and a
+# margin of 2 % so that rounding in bf16 never leaves the interval. The source's five steps end less near to 1.
 POLYNOMIALS = (
     (8.089256959190564, -22.297789245260542, 15.747758400660437),
     (3.940457955811323, -2.783920480072094, 0.5039305827759749),

@@ -8,7 +8,7 @@ from torch import nn
 
 from config.schema import OptimConfig
 from engine.muon import Muon
-from engine.runtime import cpu_has_bf16
+from engine.runtime import has_bf16
 from errors import CheckpointError
 
 DECAY_SHARE = 0.4  # of a run with the trapezoid schedule: the last part, in which the rate falls
@@ -24,12 +24,11 @@ class Optimizers:
         adamw_groups: list[dict[str, Any]] = [{"params": embeddings}, {"params": vectors, "weight_decay": 0.0}]
         self.members: list[torch.optim.Optimizer] = []
         if config.optimizer == "muon":
-            has_bf16 = device.type == "cuda" or (device.type == "cpu" and cpu_has_bf16())
             muon = Muon(
                 muon_groups(model),
                 learning_rate=config.muon_learning_rate,
                 weight_decay=config.weight_decay,
-                dtype=torch.bfloat16 if has_bf16 else torch.float32,
+                dtype=torch.bfloat16 if has_bf16(device) else torch.float32,
             )
             self.members.append(muon)
         else:

@@ -75,8 +75,9 @@ class Runtime:
 
 
 def choose_runtime(config: RuntimeConfig, num_parameters: int, local_rank: int | None = None) -> Runtime:
-    """Resolve every `auto` for a model of `num_parameters`. Raises `DeviceError` for what this machine lacks.
+    """Resolve every `auto` for a model of `num_parameters`, and set threads and memory of the process accordingly.
 
+    Raises `DeviceError` for what this machine lacks.
     `local_rank` as in `choose_device`.
     """
     device = choose_device(config.device, local_rank)
@@ -97,8 +98,8 @@ def keep_freed_memory() -> None:
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 1 << 30)
+    # Before glibc 2.35 the first one may be 32 MiB at most.
+    if mallopt is not None and any(mallopt(M_MMAP_THRESHOLD, size) for size in (1 << 30, 1 << 25)):
         mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
@@ -143,7 +144,7 @@ def choose_precision(requested: str, device: torch.device, num_parameters: int) 
 
 def _cuda_precision(requested: str, device: torch.device) -> tuple[str, str]:
     # The emulated kind of bf16 is slower than fp16, so only a GPU that has it natively counts.
-    native = torch.cuda.get_device_capability(device) >= (8, 0)
+    native = has_bf16(device)
     if requested == "auto":
         return ("bf16", "this GPU has bf16") if native else ("fp16", "this GPU has no bf16")
     if requested == "bf16" and not native:
@@ -164,6 +165,13 @@ def _cpu_precision(requested: str, num_parameters: int) -> tuple[str, str]:
     if requested == "fp16":
         reason = f"fp16 was asked for, but is about 100 times slower on a CPU; {reason}"
     return choice, reason
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether a device multiplies bf16 natively."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cpu" and cpu_has_bf16()
 
 
 def cpu_has_bf16() -> bool:

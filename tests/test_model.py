@@ -16,6 +16,7 @@ from model import (
     attend,
     attention_weights,
     count_parameters,
+    drop,
     flops_per_token,
     next_token_loss,
     prefers_fused,
@@ -137,9 +138,32 @@ def test_both_paths_of_attention_agree(T: int, S: int, dtype: torch.dtype, toler
 def test_the_written_out_path_drops_weights_and_scales_the_rest_up() -> None:
     q, k, v = (torch.randn(2, 3, 8, 8) for _ in range(3))
     torch.manual_seed(5)
-    expected = torch.dropout(attention_weights(q, k), 0.5, train=True) @ v
+    expected = drop(attention_weights(q, k), 0.5) @ v
     torch.manual_seed(5)
     assert torch.equal(attend(q, k, v, dropout=0.5), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("p", "share"), [(0.1, 26 / 256), (0.5, 0.5), (0.001, 1 / 256), (0.999, 255 / 256)])
+def test_dropping_zeroes_a_share_and_keeps_the_mean(p: float, share: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.ones(1001, 1003, dtype=dtype, requires_grad=True)
+    y = drop(x, p)
+    assert y.dtype == dtype
+    assert (y == 0).float().mean().item() == pytest.approx(share, abs=2e-3)
+    scaled = torch.tensor(1 / (1 - share)).to(dtype)
+    assert set(y.unique().tolist()) == {0.0, scaled.item()}
+    y.backward(torch.ones_like(y))
+    assert x.grad is not None
+    assert torch.equal(x.grad, y.detach())
+    assert not torch.equal(drop(x, p), y), "the next draw is another one"
+
+
+def test_dropping_nothing_is_nothing_and_odd_sizes_work() -> None:
+    x = torch.randn(3, 5, 7)
+    assert torch.equal(drop(x, 0.0), x)
+    for size in range(9):
+        assert drop(torch.ones(size), 0.5).shape == (size,)
 
 
 def test_the_path_is_written_out_for_short_windows_of_bf16_on_a_cpu_and_fused_elsewhere() -> None:
@@ -415,20 +439,33 @@ def test_dropout_acts_where_the_architecture_has_it(architecture: str, silent: t
     assert torch.equal(model(some_ids()), model(some_ids())) is not drops
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(3, 5, 8), (2, 3, 4, 8), (1, 8)])
-def test_the_gradients_of_rmsnorm_are_those_that_pytorch_derives(shape):
+def test_the_gradients_of_rmsnorm_are_those_that_pytorch_derives(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
     norm = RMSNorm(8, eps=1e-6)
-    nn.init.normal_(norm.weight)
-    x, grad = torch.randn(shape, requires_grad=True), torch.randn(shape)
-    reference = nn.functional.rms_norm(x, (8,), norm.weight, 1e-6)
+    nn.init.normal_(norm.weight, generator=generator)
+    x = torch.randn(shape, generator=generator).to(dtype).requires_grad_()
+    grad = torch.randn(shape, generator=generator)
+    reference = nn.functional.rms_norm(x.float(), (8,), norm.weight, 1e-6)
     expected = torch.autograd.grad(reference, (x, norm.weight), grad)
     torch.testing.assert_close(norm(x), reference)
     for ours, theirs in zip(torch.autograd.grad(norm(x), (x, norm.weight), grad), expected, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
-def test_rotation_turns_each_pair_as_a_complex_number_turns():
-    tables, x = rotary_tables(head_size=8, context_length=16), torch.randn(2, 3, 16, 8)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_model_whose_weights_are_bf16_computes_in_bf16(architecture: str) -> None:
+    model = GPT(tiny(architecture), VOCAB_SIZE).to(torch.bfloat16)
+    logits = model(torch.zeros(2, 8, dtype=torch.int64))
+    assert logits.dtype == torch.bfloat16
+    logits.float().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_rotation_turns_each_pair_as_a_complex_number_turns() -> None:
+    tables = rotary_tables(head_size=8, context_length=16)
+    x = torch.randn(2, 3, 16, 8, generator=torch.Generator().manual_seed(0))
     left, right = x.chunk(2, dim=-1)
     angles = torch.arange(16)[:, None] * 10_000.0 ** (-torch.arange(4) / 4)
     turned = torch.complex(left, right) * torch.polar(torch.ones(16, 4), angles)

@@ -1,10 +1,12 @@
 """Muon against torch's own, and what its direction must be."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from engine.muon import Muon, orthogonal
+from engine.muon import POLYNOMIALS, Muon, orthogonal
 
 SHAPES = [(48, 16), (16, 16), (16, 48), (48, 16), (16, 16)]
 
@@ -45,6 +47,14 @@ def test_a_parameter_of_several_parts_is_updated_as_these_would_be() -> None:
     Muon([{"params": [whole], "parts": 3}], **settings).step()
     Muon(parts, **settings).step()
     torch.testing.assert_close(whole, torch.cat(parts))
+
+
+def test_the_polynomials_bring_every_singular_value_near_one() -> None:
+    values = torch.logspace(math.log10(0.003), 0, 10_000, dtype=torch.float64)
+    for a, b, c in POLYNOMIALS:
+        values = a * values + b * values**3 + c * values**5
+    assert values.min() > 0.75
+    assert values.max() < 1.25
 
 
 def test_small_singular_values_grow_to_one_in_bf16() -> None:
