@@ -11,9 +11,10 @@ Parts (all of them where none is named):
 
 Wall time is that of a whole process, imports, evaluations and checkpoints included; ours prepares the text from an
 empty cache and keeps its dashboard, nanoGPT's text is prepared before. Both sides run in turn, in every round; figures
-are medians over the rounds. Val loss is nats per character over the whole validation split, in windows that do not
-overlap, in fp32, measured afterwards by a process of its own on the weights at the end of the run.
-nanoGPT runs in a copy of its folder, which is left as it is.
+are medians over the rounds, ours with another seed in each (nanoGPT has one). Val loss is nats per character over the
+whole validation split, in windows that do not overlap, in fp32, measured afterwards by a process of its own on the
+weights at the end of the run. nanoGPT runs in a copy of its folder, which is left as it is. `--text stdlib` is the
+source code of Python's own library, as one text for both sides.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +35,9 @@ from pathlib import Path
 from common import ROOT, machine, print_table
 from steps import MUON, print_costs
 from steps import measure as measure_steps
+
+from data.sources import STDLIB, stdlib_sources  # isort: skip
+from data.text import read_text  # isort: skip
 
 PARTS = ("loss", "equal_time", "throughput", "ten_minutes", "profile")
 CONFIG = ROOT / "config"
@@ -54,7 +59,7 @@ NANOGPT_CPU = (
 # Without evaluations but the one before the first step; with biases, as in our gpt2 architecture.
 NANOGPT_SPEED = (
     *("--device=cpu", "--compile=False", "--eval_iters=1", "--eval_interval=1000000", "--log_interval=1"),
-    "--bias=True",
+    *("--bias=True", "--dtype=float32"),
 )
 SPEED_WARM_UP = 10  # steps, not counted
 
@@ -71,9 +76,13 @@ model.eval()
 ids = torch.from_numpy(np.fromfile("data/shakespeare_char/val.bin", dtype=np.uint16).astype(np.int64))
 size, total = model.config.block_size, 0.0
 with torch.inference_mode():
-    for start in range(0, len(ids) - 1, size):
-        idx, targets = ids[start : start + size][None], ids[start + 1 : start + size + 1][None]
-        total += model(idx[:, : targets.shape[1]], targets)[1].item() * targets.shape[1]
+    full = (len(ids) - 1) // size * size  # what fills windows; the rest is one shorter window
+    idx, targets = ids[:full].view(-1, size), ids[1 : full + 1].view(-1, size)
+    batches = [*zip(idx.split(64), targets.split(64))]
+    if full < len(ids) - 1:
+        batches.append((ids[full:-1][None], ids[full + 1 :][None]))
+    for idx, targets in batches:
+        total += model(idx, targets)[1].item() * targets.numel()
 print("VAL", total / (len(ids) - 1), len(ids) - 1)
 """
 
@@ -164,6 +173,15 @@ def timed(command: Sequence[str], folder: Path, environment: Mapping[str, str] |
     return seconds, done.stdout
 
 
+def whole_stdlib(folder: Path) -> Path:
+    """The modules of Python's library that `data.source=stdlib` means, as one file."""
+    path = folder / "stdlib.txt"
+    with path.open("w", encoding="utf-8") as file:
+        for source in stdlib_sources(Path(sysconfig.get_path("stdlib"))):
+            file.writelines(read_text(source))
+    return path
+
+
 def evaluation(run: Path, checkpoint: str) -> dict[str, float]:
     """What evaluate.py says of a checkpoint in fp32."""
     script = [sys.executable, str(ROOT / "evaluate.py"), str(run), "--checkpoint", checkpoint]
@@ -178,17 +196,17 @@ def metrics(run: Path) -> list[dict[str, float]]:
 def whole_runs(parts: Sequence[str], ours: Ours, nanogpt: NanoGPT, *, rounds: int, nanogpt_steps: int) -> None:
     """Print wall time and val loss of both sides, in turn: the parts `loss` and `equal_time`."""
     theirs = f"nanoGPT, its command for CPUs, {nanogpt_steps} steps"
-    contenders: dict[str, Callable[[], Run]] = {}
+    contenders: dict[str, Callable[[int], Run]] = {}
     if "loss" in parts:
         name = f"ours, {LOSS_RECIPE.name} {' '.join(LOSS_OVERRIDES)}"
-        contenders[name] = lambda: ours.measure(LOSS_RECIPE, *LOSS_OVERRIDES)
-    contenders[theirs] = lambda: nanogpt.measure(nanogpt_steps)
+        contenders[name] = lambda seed: ours.measure(LOSS_RECIPE, *LOSS_OVERRIDES, f"seed={seed}")
+    contenders[theirs] = lambda _: nanogpt.measure(nanogpt_steps)  # it has one seed
     if "equal_time" in parts:
-        contenders[f"ours, {EQUAL_TIME_RECIPE.name}"] = lambda: ours.measure(EQUAL_TIME_RECIPE)
+        contenders[f"ours, {EQUAL_TIME_RECIPE.name}"] = lambda seed: ours.measure(EQUAL_TIME_RECIPE, f"seed={seed}")
     runs: dict[str, list[Run]] = {name: [] for name in contenders}
     for number in range(rounds):
         for name, measure in contenders.items():
-            runs[name].append(measure())
+            runs[name].append(measure(1337 + number))
             run = runs[name][-1]
             said = f"{run.seconds:.1f} s, val loss {run.loss:.4f}"
             print(f"round {number + 1}, {name}: {said}", file=sys.stderr, flush=True)
@@ -226,13 +244,13 @@ def whole_runs(parts: Sequence[str], ours: Ours, nanogpt: NanoGPT, *, rounds: in
 def throughput(ours: Ours, nanogpt: NanoGPT, *, rounds: int, steps: int) -> None:
     """Print tokens per second of both sides at equal shapes.
 
-    On a CPU nanoGPT computes in fp32 whatever its --dtype says: it has no autocast there.
+    On a CPU nanoGPT computes in fp32 whatever its --dtype says: it has no autocast there, so that is its best.
     """
     small = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "batch_size": 12}
     large = {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "batch_size": 8}
-    cases = [("fp32 on both sides", small, "fp32", ["float32"]), ("the best", large, "auto", ["float32", "bfloat16"])]
+    cases = [("fp32 on both sides", small, "fp32"), ("each side's best precision", large, "auto")]
     rows = []
-    for precisions, shape, precision, dtypes in cases:
+    for precisions, shape, precision in cases:
         theirs = [f"--{key}={value}" for key, value in {**shape, "dropout": 0.0}.items()]
         mine = [
             f"model.num_layers={shape['n_layer']}",
@@ -243,21 +261,18 @@ def throughput(ours: Ours, nanogpt: NanoGPT, *, rounds: int, steps: int) -> None
             f"runtime.precision={precision}",
         ]
         tokens = shape["block_size"] * shape["batch_size"]
-        speeds: dict[str, list[float]] = {name: [] for name in ("ours", *dtypes)}
+        mine_speeds, their_speeds = [], []
         for _ in range(rounds):
-            speeds["ours"].append(ours.speed(*mine, steps=steps))
-            for dtype in dtypes:
-                speed = nanogpt.speed(*theirs, f"--dtype={dtype}", tokens_per_step=tokens, steps=steps)
-                speeds[dtype].append(speed)
-        medians = {name: statistics.median(values) for name, values in speeds.items()}
-        best = max(dtypes, key=lambda dtype: medians[dtype])
+            mine_speeds.append(ours.speed(*mine, steps=steps))
+            their_speeds.append(nanogpt.speed(*theirs, tokens_per_step=tokens, steps=steps))
+        our_median, their_median = statistics.median(mine_speeds), statistics.median(their_speeds)
         rows.append(
             [
                 f"{shape['n_layer']} layers, d {shape['n_embd']}, context {shape['block_size']}, "
                 f"batch {shape['batch_size']}; {precisions}",
-                f"{medians['ours']:,.0f}",
-                f"{medians[best]:,.0f} ({best})",
-                f"{medians['ours'] / medians[best]:.2f}",
+                f"{our_median:,.0f}",
+                f"{their_median:,.0f}",
+                f"{our_median / their_median:.2f}",
             ]
         )
     print(f"\nthroughput of the gpt2 architecture, {steps} steps, median of {rounds} in turn\n")
@@ -303,7 +318,7 @@ def main() -> None:
     """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--text", type=Path, required=True, help="Tiny Shakespeare")
+    parser.add_argument("--text", type=Path, required=True, help="Tiny Shakespeare, or stdlib")
     parser.add_argument("--nanogpt", type=Path, help="a checkout of karpathy/nanoGPT")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60, help="of throughput")
@@ -311,29 +326,30 @@ def main() -> None:
     parser.add_argument("--nanogpt-steps", type=int, default=2000, help="fewer only to try this script")
     parser.add_argument("--set", nargs="+", default=[], metavar="section.key=value", help="for all runs of ours")
     options = parser.parse_intermixed_args()
-    parts, text = options.parts or list(PARTS), options.text.resolve()
+    parts = options.parts or list(PARTS)
     if unknown := set(parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     beside = {"loss", "equal_time", "throughput"} & set(parts)
     if beside and options.nanogpt is None:
         parser.error(f"{', '.join(sorted(beside))}: name a checkout of nanoGPT with --nanogpt")
     print(machine())
-    ours = Ours(text, tuple(options.set))
     with tempfile.TemporaryDirectory() as folder:
+        text = whole_stdlib(Path(folder)) if str(options.text) == STDLIB else options.text.resolve()
+        ours = Ours(text, tuple(options.set))
         if beside:
             nanogpt = NanoGPT(options.nanogpt.resolve(), text, Path(folder))
             if beside != {"throughput"}:
                 whole_runs(parts, ours, nanogpt, rounds=options.rounds, nanogpt_steps=options.nanogpt_steps)
             if "throughput" in parts:
                 throughput(ours, nanogpt, rounds=options.rounds, steps=options.steps)
-    if {"ten_minutes", "profile"} & set(parts):
-        settings = [f"data.source={text}", *options.set]
-        costs = measure_steps(TEN_MINUTES_RECIPE, settings, options.profile_steps)
-        if "ten_minutes" in parts:
-            ten_minutes(ours, costs.optimizers.get(MUON, 0.0))
-        if "profile" in parts:
-            print(f"\na step of {TEN_MINUTES_RECIPE.name}\n")
-            print_costs(costs)
+        if {"ten_minutes", "profile"} & set(parts):
+            settings = [f"data.source={text}", *options.set]
+            costs = measure_steps(TEN_MINUTES_RECIPE, settings, options.profile_steps)
+            if "ten_minutes" in parts:
+                ten_minutes(ours, costs.optimizers.get(MUON, 0.0))
+            if "profile" in parts:
+                print(f"\na step of {TEN_MINUTES_RECIPE.name}\n")
+                print_costs(costs)
 
 
 if __name__ == "__main__":
