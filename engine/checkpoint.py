@@ -26,7 +26,7 @@ from engine.run_folder import Best, RunFolder, checkpoint_files
 from errors import CheckpointError, UserError
 from model import GPT, count_parameters
 
-FORMAT = 1
+FORMAT = 2  # 1: weights of `qwen3` and groups of Muon were others
 KIND = "tiny-gpt checkpoint"
 WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")  # what DistributedDataParallel and torch.compile put before names
 Count = Annotated[int, Field(ge=0, lt=2**63)]

@@ -240,8 +240,8 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(file):
     assert_refused(file, "damaged")
 
 
-def test_a_newer_format_is_refused_by_name(file):
-    for version in (FORMAT + 1, 0, "1", True, None, [1] * 1000, torch.zeros(0)):
+def test_another_format_older_or_newer_is_refused_by_name(file):
+    for version in (FORMAT + 1, FORMAT - 1, 0, "1", True, None, [1] * 1000, torch.zeros(0)):
         rewrite(file, lambda content, version=version: {**content, "format": version})
         assert_refused(file, f"but this version reads {FORMAT}; use the version that wrote it")
 
