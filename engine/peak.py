@@ -18,9 +18,10 @@ MEASURING_SECONDS = 0.12  # longer products come nearer to the peak; this is wit
 DIMENSIONS = (256, 512, 1024, 2048, 4096)  # of the square matrices
 REPETITIONS = 4  # of each product; the fastest one counts, since what else the machine does only slows one down
 
-# 10^12 operations per second: in bf16 or fp16 on the tensor cores, dense and added up in fp32 as torch does; and in
-# fp32 outside of them (torch does not use TF32 unless told to). From NVIDIA's data sheets, and for RTX cards from the
-# tables in its papers on the architectures (GA102, Ada, Blackwell). Half of a figure that is given with sparsity only.
+# 10^12 operations per second: in fp16, and in bf16 where the card has it, on the tensor cores, dense and added up in
+# fp32 as torch does; and in fp32 outside of them (torch does not use TF32 unless told to). From NVIDIA's data sheets,
+# and for RTX cards from the tables in its papers on the architectures (GA102, Ada, Blackwell). Half of a figure that is
+# given with sparsity only.
 # A card that is not here, as those of laptops, is measured.
 NVIDIA_TERAFLOPS = {
     "V100 SXM2": (125, 15.7),
@@ -69,7 +70,6 @@ NVIDIA_TERAFLOPS = {
     "RTX 5080": (112.6, 56.3),
     "RTX 5090": (209.5, 104.8),
 }
-WITHOUT_TENSOR_CORES_FOR_BF16 = ("V100 SXM2", "V100 SXM3", "V100 PCIE", "V100S PCIE", "T4")
 
 
 def peak_flops(runtime: Runtime) -> float:
@@ -85,12 +85,12 @@ def peak_flops(runtime: Runtime) -> float:
 
 def published_flops(device_name: str, precision: str) -> float | None:
     """What NVIDIA says of the GPU that the driver calls so, in operations per second; None where it is not known."""
-    # NVIDIA A100-SXM4-80GB, NVIDIA H100 80GB HBM3, Tesla V100-PCIE-16GB, NVIDIA GeForce RTX 3060: what is left is the
+    # NVIDIA A100-SXM4-80GB, NVIDIA GH200 144G HBM3e, Tesla V100-PCIE-16GB, NVIDIA GeForce RTX 3060: what is left is the
     # model in the table. A part of a card ("MIG 1g.10gb") or a slower variant ("Laptop GPU") keeps its words.
     words = re.split(r"[ -]", device_name)
-    telling = [w for w in words if not re.fullmatch(r"NVIDIA|Tesla|GeForce|Quadro|\d+GB|HBM3e?", w)]
+    telling = [w for w in words if not re.fullmatch(r"NVIDIA|Tesla|GeForce|Quadro|\d+GB?|HBM3e?", w)]
     model = " ".join(telling).upper()
-    if model not in NVIDIA_TERAFLOPS or (precision == "bf16" and model in WITHOUT_TENSOR_CORES_FOR_BF16):
+    if model not in NVIDIA_TERAFLOPS:
         return None
     half, single = NVIDIA_TERAFLOPS[model]
     return TERA * (single if precision == "fp32" else half)

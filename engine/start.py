@@ -119,7 +119,10 @@ def check_prompt(config: Config, prepared: PreparedData) -> None:
 def describe(
     config: Config, prepared: PreparedData, *, runtime: Runtime, peak: float, processes: Processes, console: Console
 ) -> None:
-    """Say what is going to be trained, on what, and where; `peak` in floating-point operations per second."""
+    """Say what is going to be trained, on what, and where.
+
+    `peak` is that of all processes together, in floating-point operations per second.
+    """
     model = config.model
     num_parameters = count_parameters(model, prepared.tokenizer.vocab_size)
     for line in prepared.describe().splitlines():
@@ -128,5 +131,6 @@ def describe(
         f"model    {model.architecture}, {model.num_layers} layers, {model.num_heads} heads, d_model {model.d_model}, "
         f"context_length {model.context_length}: {num_parameters:,} parameters"
     )
-    together = "" if processes.is_alone else f"{processes.world_size} processes, each on "
-    console.say(f"device   {together}{runtime.describe()}, peak {describe_flops(peak)}")
+    each, together = ("", "") if processes.is_alone else (f"{processes.world_size} processes, each on ", " together")
+    console.say(f"device   {each}{runtime.describe()}")
+    console.say(f"peak     {describe_flops(peak)}{together}, of which MFU is a share")

@@ -18,6 +18,9 @@ from model import ModelConfig, flops_per_token
 @pytest.mark.parametrize(
     ("name", "bf16", "fp32"),
     [
+        ("Tesla V100-SXM2-16GB", 125, 15.7),
+        ("Tesla V100-PCIE-32GB", 112, 14),
+        ("Tesla T4", 65, 8.1),
         ("NVIDIA A10", 125, 31.2),
         ("NVIDIA A100-SXM4-40GB", 312, 19.5),
         ("NVIDIA A100-SXM4-80GB", 312, 19.5),
@@ -30,6 +33,7 @@ from model import ModelConfig, flops_per_token
         ("NVIDIA H100 PCIe", 756, 51),
         ("NVIDIA H100 NVL", 835, 60),
         ("NVIDIA GH200 480GB", 989, 67),
+        ("NVIDIA GH200 144G HBM3e", 989, 67),
         ("NVIDIA H200", 989, 67),
         ("NVIDIA H200 NVL", 835, 60),
         ("NVIDIA B200", 2250, 75),
@@ -64,15 +68,6 @@ def test_a_gpu_is_known_by_the_name_that_its_driver_gives(name: str, bf16: float
 )
 def test_what_is_only_similar_is_not_known(name: str) -> None:
     assert published_flops(name, "fp16") is None
-
-
-@pytest.mark.parametrize("name", ["Tesla V100-SXM2-16GB", "Tesla V100-PCIE-32GB", "Tesla T4"])
-def test_what_has_no_bf16_has_no_figure_for_it(name: str) -> None:
-    assert published_flops(name, "bf16") is None
-    half, single = published_flops(name, "fp16"), published_flops(name, "fp32")
-    assert half is not None
-    assert single is not None
-    assert half > 7 * single
 
 
 def test_half_precision_is_about_twice_as_fast_or_more_on_every_card() -> None:
@@ -121,11 +116,13 @@ def test_a_run_says_the_peak_and_reports_its_share(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(ENGLISH, encoding="utf-8")
     settings = (*TINY, "data.source=text.txt", "data.cache_dir=cache", "train.max_steps=4", "train.log_interval=1")
     shown = succeed(tmp_path, "train.py", "name=a", *settings).err
-    found = re.search(r"^device   cpu.*, peak ([\d.]+) GFLOP/s$", shown, re.MULTILINE)
+    found = re.search(r"^peak     (\d+)(\.\d)? ([GT])FLOP/s, of which MFU is a share$", shown, re.MULTILINE)
     assert found is not None, shown
+    whole, tenths, unit = found[1], found[2] or "", {"G": 1e9, "T": 1e12}[found[3]]
+    printed, half_a_digit = float(whole + tenths), 0.05 if tenths else 0.5
     assert re.search(r"^step 1/4 .* tokens/s .* MFU \d+\.\d%$", shown, re.MULTILINE), shown
     vocab_size = int(re.findall(r"vocabulary of (\d+)", shown)[0])
     model = ModelConfig(d_model=16, num_heads=2, num_layers=2, context_length=8)
     for line in metrics(tmp_path / "runs" / "a"):
         used = line["perf/tokens_per_second"] * flops_per_token(model, vocab_size)
-        assert line["perf/mfu"] == pytest.approx(used / (float(found[1]) * 1e9), rel=0.02)
+        assert line["perf/mfu"] == pytest.approx(used / (printed * unit), rel=1.1 * half_a_digit / printed)

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from conftest import Tiny
 
-from engine.processes import Processes
-from engine.start import inherit, load_base, prepare_text, report_changes
+from engine.processes import ALONE, Processes
+from engine.runtime import choose_runtime
+from engine.start import describe, inherit, load_base, prepare_text, report_changes
 from engine.tracking import Console
 from errors import CheckpointError, ConfigError, DataError
 
@@ -98,3 +99,16 @@ def test_the_models_settings_are_kept_but_for_dropout_and_the_rest_is_mine(tiny:
         "kept     model.d_model=16 as in that model, not 64",
         "kept     data.tokenizer=char as in that model, not byte",
     ]
+
+
+def test_the_peak_is_said_to_be_that_of_all_processes_together(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny.config()
+    prepared, runtime = tiny.prepared(config), choose_runtime(config.runtime, 0)
+    for processes, device, peak in (
+        (ALONE, "cpu, ", "150 GFLOP/s, of which MFU is a share"),
+        (Processes(world_size=2), "2 processes, each on cpu, ", "150 GFLOP/s together, of which MFU is a share"),
+    ):
+        describe(config, prepared, runtime=runtime, peak=150e9, processes=processes, console=Console())
+        *_, device_line, peak_line = capsys.readouterr().err.splitlines()
+        assert device_line.startswith(f"device   {device}")
+        assert peak_line == f"peak     {peak}"
