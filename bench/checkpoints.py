@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recipes", nargs="*", default=["quickstart", "shakespeare_char", "shakespeare_char_gpu"])
     parser.add_argument("--rounds", type=int, default=10)
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     print(machine())
     print()
     with tempfile.TemporaryDirectory() as name:

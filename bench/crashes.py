@@ -150,7 +150,7 @@ def equal(a: object, b: object) -> bool:
     if isinstance(a, torch.Tensor):
         return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
     if isinstance(a, dict):
-        keys = a.keys() - {"seconds", "file_sizes"}
+        keys = a.keys() - {"seconds", "seconds_before_training", "file_sizes"}
         return isinstance(b, dict) and a.keys() == b.keys() and all(equal(a[key], b[key]) for key in keys)
     if isinstance(a, list):
         return isinstance(b, list) and len(a) == len(b) and all(map(equal, a, b))

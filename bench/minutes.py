@@ -2,11 +2,13 @@
 
     python bench/minutes.py [RECIPE.yaml] [section.key=value ...] [--minutes 0.2 0.5 1] [--rounds 2]
 
-The dashboard is on, as the recipe has it. What others do on the machine counts: nothing should run beside it.
+The dashboard is on, as the recipe has it, whatever `WANDB_MODE` says. What others do on the machine counts: nothing
+should run beside it.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,7 @@ def measure(arguments: list[str], minutes: float) -> list[object]:
         subprocess.run(
             [sys.executable, str(ROOT / "train.py"), *arguments, *places, "--quiet"],
             check=True,
+            env={name: value for name, value in os.environ.items() if name != "WANDB_MODE"},
             stdout=subprocess.DEVNULL,
         )
         seconds = time.perf_counter() - begin
@@ -43,7 +46,7 @@ def main() -> None:
     parser.add_argument("arguments", nargs="*", help="those of train.py")
     parser.add_argument("--minutes", type=float, nargs="+", default=[0.2, 0.5, 1.0])
     parser.add_argument("--rounds", type=int, default=2)
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     print(machine() + "\n")
     rows = [measure(options.arguments, minutes) for minutes in options.minutes for _ in range(options.rounds)]
     print_table(["budget", "whole process", "beside the budget", "steps", "val loss"], rows)

@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--text", help="a local copy of Tiny Shakespeare, instead of the download")
     parser.add_argument("--startup", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     print(machine() + "\n")
     if options.startup:
         measure_startup()

@@ -161,7 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("settings", nargs="*", metavar="RECIPE.yaml section.key=value")
     parser.add_argument("--steps", type=int, default=20)
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     recipes = [Path(word) for word in options.settings if not is_override(word)]
     if len(recipes) > 1:
         parser.error("one recipe at a time")

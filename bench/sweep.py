@@ -8,8 +8,9 @@ Values are separated by commas; commas within brackets or quotation marks belong
 Settings that change together are separated by slashes, and so are their values; no value may hold a slash then:
     model.d_model/model.num_heads=128/4,160/5
 The runs and what they printed lie in FOLDER. A sweep that was interrupted goes on where it stood: finished runs are not
-run again, the one that was interrupted is resumed, those that failed are tried again. A run is known by its settings
-and by what the recipe says, not by the code: after a change of the code, take another FOLDER.
+run again, the one that was interrupted is resumed, those that failed are tried again; where any failed, the exit code
+is 1. A run is known by its settings and by what the recipe says, not by the code: after a change of the code, take
+another FOLDER.
 """
 
 import argparse
@@ -209,7 +210,9 @@ def main() -> None:
     options = parser.parse_intermixed_args()
     if not options.recipe.is_file():
         parser.error(f"{options.recipe}: no such recipe")
-    seeds = [[("seed", str(FIRST_SEED + number))] for number in range(options.seeds)] if options.seeds else [[]]
+    if options.seeds is not None and options.seeds < 1:
+        parser.error(f"--seeds must be at least 1, not {options.seeds}")
+    seeds = [[("seed", str(FIRST_SEED + number))] for number in range(options.seeds or 0)] or [[]]
     grid = [list(itertools.chain(*points)) for points in itertools.product(*map(axis, options.axes))]
     sweep = Sweep(options.recipe, options.fixed, options.out.resolve())
     sweep.out.mkdir(parents=True, exist_ok=True)
@@ -230,6 +233,8 @@ def main() -> None:
     finally:
         print(machine() + "\n")
         print_results(options.axes, [entry for entry in table if entry[1]])
+    if any(result.error for _, results in table for result in results):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def test_a_grid_goes_on_where_it_stood_and_reports_what_fails(tmp_path):
     command = [SCRIPT, "recipe.yaml", *GRID, "--out", "sweep", "--fixed", *fixed, "data.cache_dir=cache"]
 
     first = call(tmp_path, *command)
-    assert first.code == 0, first.err
+    assert first.code == 1, first.err
     rows = [line for line in first.out.splitlines() if line.startswith("| 1")]
     losses = [row.split(" | ")[3] for row in rows]
     assert [row[:4] for row in rows] == ["| 16", "| 16", "| 15", "| 15"], first.out
@@ -89,7 +89,20 @@ def test_a_grid_goes_on_where_it_stood_and_reports_what_fails(tmp_path):
     finished[0].unlink()
     untouched = (runs[1] / "metrics.jsonl").stat().st_mtime_ns
     second = call(tmp_path, *command)
+    assert second.code == 1
     assert [line for line in second.out.splitlines() if line.startswith("| 1")][2:] == rows[2:]
     assert [line.get("val/loss") for line in metrics(runs[0])] == [line.get("val/loss") for line in before]
     assert "step 4" in (folder / f"{runs[0].name}.log").read_text(encoding="utf-8")
     assert (runs[1] / "metrics.jsonl").stat().st_mtime_ns == untouched
+
+    well = call(tmp_path, *command[:2], "model.d_model=16", *command[3:])
+    assert well.code == 0, well.err
+
+
+def test_no_seeds_at_all_are_refused(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("seed: 1\n", encoding="utf-8")
+    for number in ("0", "-1"):
+        refused = call(tmp_path, SCRIPT, "recipe.yaml", "--seeds", number)
+        assert refused.code == 2
+        assert f"--seeds must be at least 1, not {number}" in refused.err
+    assert not (tmp_path / "runs").exists()
