@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from config.schema import Config, Section
-from config.values import MAX_COUNT, Wording
+from config.values import HIDDEN_LIMITS, Wording
 
 HELP_WIDTH = 96
 TYPE_COLUMN = 38
@@ -123,7 +123,7 @@ def in_words(member: object, constraints: Sequence[object]) -> str:
 
 
 def bound_in_words(bound: object) -> str | None:
-    """A limit of a number in words; None for the limit that only keeps tensor sizes from overflowing."""
+    """A limit of a number in words; None for one that nobody comes near."""
     match bound:
         case Ge(ge=limit):
             return f"of at least {limit}"
@@ -131,7 +131,7 @@ def bound_in_words(bound: object) -> str | None:
             return f"above {limit}"
         case Lt(lt=limit):
             return f"below {limit}"
-        case Le(le=limit) if limit != MAX_COUNT:
+        case Le(le=limit) if limit not in HIDDEN_LIMITS:
             return f"at most {limit}"
     return None
 

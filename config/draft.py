@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from config.describe import SECTIONS, SETTINGS, expected, nearest_setting, shown, shown_name
 from config.schema import Config
-from config.values import MAX_COUNT
+from config.values import HIDDEN_LIMITS
 from errors import ConfigError
 
 MAX_PROBLEMS = 20
@@ -101,5 +101,6 @@ def setting_of(fault: ErrorDetails) -> str:
 
 def wrong_value(key: str, value: object, kind: str) -> str:
     """What is wrong with a value, in words."""
-    limit = f", at most {MAX_COUNT}" if kind == "less_than_equal" and f"{MAX_COUNT}" in repr(SETTINGS[key]) else ""
+    exceeded = [limit for limit in HIDDEN_LIMITS if kind == "less_than_equal" and f"le={limit}" in repr(SETTINGS[key])]
+    limit = f", at most {exceeded[0]:.0f}" if exceeded else ""
     return f"{key} must be {expected(SETTINGS[key])}{limit}, got {shown(value)}"

@@ -12,7 +12,8 @@ from pydantic import AfterValidator, Field, StringConstraints
 # Far above anything trainable, far below what overflows the size of a tensor.
 MAX_COUNT = 1_000_000_000
 MAX_VOCAB_SIZE = 1_000_000  # several times the largest that is published
-MAX_MINUTES = 1_000_000.0  # two years
+MAX_MINUTES = 1_051_200.0  # two years
+HIDDEN_LIMITS = (MAX_COUNT, MAX_MINUTES)  # said only to whoever exceeds them
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,9 @@ def test_a_count_above_the_limit_says_the_limit():
     assert problems_of(draft_of(train__max_steps=10**12)) == [
         "train.max_steps must be an integer of at least 1, at most 1000000000, got 1000000000000 (s.yaml)"
     ]
+    assert problems_of(draft_of(train__max_minutes=2e6)) == [
+        "train.max_minutes must be a number above 0, or null, at most 1051200, got 2000000.0 (s.yaml)"
+    ]
 
 
 def test_a_conflict_names_the_places_of_the_settings_in_it():
