@@ -174,7 +174,8 @@ class TrainConfig(Section):
         gt=0,
         le=MAX_MINUTES,
         description="Minutes from the start of the command to its end, last evaluation included; resumed runs add up. "
-        "null: no limit. Where max_steps is set too, whichever comes first ends the run.",
+        "null: no limit. Whichever of max_steps, max_minutes and patience comes first ends the run. "
+        "An online dashboard may take up to 15 seconds more for its last upload.",
     )
     batch_size: Count = Field(16, description="Sequences of context_length tokens per micro-step.")
     grad_accum_steps: Count = Field(
@@ -249,11 +250,14 @@ class OptimConfig(Section):
         1.0, gt=0, description="Gradients with a larger norm are scaled down to this norm. null: never."
     )
     warmup_steps: int = Field(
-        50, ge=0, le=MAX_COUNT, description="Steps in which the learning rate rises to its highest value."
+        50,
+        ge=0,
+        le=MAX_COUNT,
+        description="Steps over which the learning rate rises from 0 to what the schedule has by then.",
     )
     schedule: Literal["cosine", "trapezoid"] = Field(
         "cosine",
-        description="Over the steps or minutes of the run, whichever of them are further gone, "
+        description="Over the whole run, warm-up included, by its steps or minutes, whichever are further gone. "
         "cosine: falls along half a cosine. trapezoid: stays, then falls.",
     )
 
