@@ -41,7 +41,7 @@ def test_one_wrong_member_of_a_list_or_union_is_one_problem():
 
 def test_a_count_above_the_limit_says_the_limit():
     assert problems_of(draft_of(train__max_steps=10**12)) == [
-        "train.max_steps must be an integer of at least 1, at most 1000000000, got 1000000000000 (s.yaml)"
+        "train.max_steps must be an integer of at least 1, or null, at most 1000000000, got 1000000000000 (s.yaml)"
     ]
     assert problems_of(draft_of(train__max_minutes=2e6)) == [
         "train.max_minutes must be a number above 0, or null, at most 1051200, got 2000000.0 (s.yaml)"
