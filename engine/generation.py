@@ -106,21 +106,26 @@ def generate(
         history = [*history[1 - context_length :], token] if context_length > 1 else new
 
 
-def continuation(model: GPT, prepared: PreparedData, prompt: str, *, seed: int, num_tokens: int) -> str:
+def continuation(
+    model: GPT, prepared: PreparedData, prompt: str, *, seed: int, num_tokens: int, may_end: bool = True
+) -> str:
     """How a model in training goes on after `prompt` on the text that it is trained on; the same for the same weights.
 
-    Leaves the model in evaluation mode.
+    Where it may not end, it has all of `num_tokens`. Leaves the model in the mode that it was in.
     """
-    tokenizer = prepared.tokenizer
+    tokenizer, was_training = prepared.tokenizer, model.training
     model.eval()
-    ids = generate(
-        model,
-        tokenizer.encode(prompt).tolist() or [prepared.start_id],
-        max_new_tokens=num_tokens,
-        settings=SamplingSettings(),
-        generator=sample_generator(seed),
-        end_id=tokenizer.end_id,
-        stops_at_end=prepared.num_documents > 1,
-        never=tokenizer.never_generated,
+    ids = list(
+        generate(
+            model,
+            tokenizer.encode(prompt).tolist() or [prepared.start_id],
+            max_new_tokens=num_tokens,
+            settings=SamplingSettings(),
+            generator=sample_generator(seed),
+            end_id=tokenizer.end_id,
+            stops_at_end=may_end and prepared.num_documents > 1,
+            never=tokenizer.never_generated,
+        )
     )
-    return tokenizer.decode(list(ids))
+    model.train(was_training)
+    return tokenizer.decode(ids)

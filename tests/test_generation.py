@@ -5,9 +5,10 @@ from itertools import islice
 
 import pytest
 import torch
+from conftest import Tiny
 
 from config.schema import ModelConfig
-from engine.generation import SamplingSettings, choose_next, generate, sample_generator
+from engine.generation import SamplingSettings, choose_next, continuation, generate, sample_generator
 from engine.runtime import Runtime
 from errors import CheckpointError, UserError
 from model import GPT, KVCache
@@ -263,3 +264,17 @@ def test_generation_computes_in_the_precision_that_it_is_given() -> None:
     written = list(generate(model, [1, 2], generator=sample_generator(1), autocast=autocast, **settings))
     assert dtypes == {torch.bfloat16}
     assert len(written) == 3
+
+
+def test_a_continuation_leaves_the_mode_alone_and_may_be_kept_from_ending(tiny: Tiny) -> None:
+    state = tiny.state("data.documents=line")
+    for training in (True, False):
+        state.model.train(training)
+        texts = [
+            continuation(state.model, state.prepared, "1", seed=seed, num_tokens=100, may_end=may_end)
+            for seed in range(3)
+            for may_end in (True, False)
+        ]
+        assert state.model.training == training
+        assert min(map(len, texts[::2])) < 100
+        assert [*map(len, texts[1::2])] == [100] * 3
