@@ -11,6 +11,7 @@ PROCESS_STARTED = time.perf_counter()  # before anything slow is imported
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 
 from config.load import config_to_yaml
 from data.paths import counted, local_path
@@ -32,7 +33,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from data.dataset import open_split, sample_batch
 from engine.checkpoint import finish_save, go_back, load_checkpoint, save_to_run
-from engine.clock import Clock, Outlook, estimate
+from engine.clock import KEPT, Clock, Outlook
 from engine.dashboard import start_dashboard, wandb_mode
 from engine.ending import say_finished, say_goodbye
 from engine.generation import continuation
@@ -43,13 +44,14 @@ from engine.runtime import choose_device, choose_runtime, compile_model
 from engine.start import describe, inherit, load_base, prepare_text, report_changes, resolved
 from engine.state import TrainingState
 from engine.stopping import StopRequest, explain_out_of_memory
-from engine.tracking import Console, Stopwatch, Tracker, duration
+from engine.tracking import Console, Tracker, duration
 from evaluate import TOKENS_PER_BATCH, Evaluation, evaluate
 from model import count_parameters, flops_per_token, next_token_loss
 
 SAMPLE_TOKENS = 200  # of the text written at each evaluation
-DRY_RUN_STEPS = 3  # timed for the estimate
+DRY_RUN_STEPS = KEPT + 1  # made for the estimate; the first, which is slower, is forgotten
 REHEARSED_TOKENS = 20  # of a sample, timed where the run must end on time
+FIRST_SAVE_SHARE = 1 / 3  # of later ones: optimizers come to hold up to two numbers for each weight
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -78,7 +80,8 @@ def set_out(order: Order, processes: Processes, *, console: Console, lock: RunLo
         runtime = choose_runtime(config.runtime, num_parameters, processes.local_rank_or_none)
         config = resolved(config, prepared, runtime)
         wandb_mode(config)  # a wrong WANDB_MODE is reported before there is a run folder
-        peak = processes.sum([peak_flops(runtime)])[0]  # several processes measure at the same time, as they train
+        # In all processes at the same time, as training is: to agree on the text they have waited for each other.
+        peak = processes.sum([peak_flops(runtime)])[0]
         describe(config, prepared, runtime=runtime, peak=peak, processes=processes, console=console)
         with explain_out_of_memory(config):
             state = TrainingState(config, prepared, runtime, processes)
@@ -96,7 +99,7 @@ def carry_out(order: Order, trainer: "Trainer", *, file_sizes: dict[str, int] | 
     state, config = trainer.state, trainer.config
     is_main = state.processes.is_main
     if order.dry_run:
-        seconds, steps = trainer.estimate()
+        seconds, steps = (0.0, 0) if state.is_finished() else trainer.estimate()
         if is_main:
             print(config_to_yaml(config), end="")
             print(f"\nestimated duration: {duration(seconds)}, {counted(steps, 'step')}")
@@ -136,7 +139,6 @@ class Trainer:
         self.train_split = open_split(state.prepared, "train")
         self.val_split = open_split(state.prepared, "val")
         self.clock = Clock(self.config.train, started=PROCESS_STARTED - state.progress.seconds)  # as if uninterrupted
-        self.stopwatch = Stopwatch(state.progress.step)
         self.saved_step: int | None = None
 
     def run(self, folder: RunFolder | None, *, file_sizes: dict[str, int] | None) -> int:
@@ -149,10 +151,12 @@ class Trainer:
         exit_code = 1  # as the dashboard shows it where an error ends the run
         with StopRequest(self.console.warn) as stop:  # also while files and dashboard are closed
             try:
-                if file_sizes is None:
-                    self.save()  # so that, whatever comes, the run can be resumed
-                else:
+                if file_sizes is not None:
                     self.forget_lost_best()
+                if file_sizes is None or self.clock.max_seconds is not None:
+                    # So that, whatever comes, the run can be resumed, and to know how long it takes.
+                    share = FIRST_SAVE_SHARE if self.progress.step == 0 else 1.0
+                    self.clock.rehearse("save", self.save, share=share, times=1)
                 self.rehearse()
                 if folder is not None and self.tracker is not None:
                     self.tracker.dashboard = start_dashboard(self.config, folder, self.console.say)
@@ -182,9 +186,12 @@ class Trainer:
         train, state, progress = self.config.train, self.state, self.progress
         shape = (train.batch_size, self.config.model.context_length)
         forward = self.processes.wrap(compile_model(state.model, state.runtime, shape))
-        self.start_clock()
-        self.stopwatch = Stopwatch(progress.step)
+        if progress.step == 0:
+            progress.seconds_before_training = self.clock.seconds
+        self.clock.start_training(progress.step, progress.seconds_before_training)
         outlook = self.look_ahead(stop)
+        if outlook.is_last:
+            self.come_late()
         while not state.is_finished() and not (outlook.stops or (self.processes.is_alone and stop.requested)):
             grad_norm = self.update(forward, outlook.progress)
             self.console.advance(progress.step, self.clock.seconds)
@@ -197,7 +204,7 @@ class Trainer:
             evaluates = outlook.is_last or (step % train.eval_interval == 0 and outlook.has_room)
             logs = evaluates or step % train.log_interval == 0
             saves = train.checkpoint_interval is not None and step % train.checkpoint_interval == 0
-            saves = evaluates or (saves and outlook.has_room)
+            saves = evaluates or (saves and outlook.has_room_to_save)
             if logs or saves or state.runtime.device.type == "cpu":
                 self.check_finite()
             if logs:
@@ -215,24 +222,26 @@ class Trainer:
 
     def rehearse(self) -> None:
         """Where the run must end on time, time pieces of what its end will take, until the evaluations tell it."""
-        clock, state = self.clock, self.state
-        if clock.max_seconds is None:
+        if self.clock.max_seconds is None:
             return
-        whole = min(len(self.val_split) - 1, self.config.train.eval_tokens or len(self.val_split))
-        piece = min(whole, 2 * TOKENS_PER_BATCH[state.runtime.device.type] * self.processes.world_size)
-        clock.rehearse("evaluation", lambda: self.measure_val(piece), share=piece / whole)
+        whole, tokens_per_batch = self.eval_tokens, TOKENS_PER_BATCH[self.state.runtime.device.type]
+        piece = min(whole, 2 * tokens_per_batch * self.processes.world_size)
+        self.clock.rehearse("evaluation", lambda: self.measure_val(piece), share=piece / whole)
         if self.tracker is not None:
-            clock.rehearse("sample", lambda: self.written(REHEARSED_TOKENS), share=REHEARSED_TOKENS / SAMPLE_TOKENS)
+            written = partial(self.written, REHEARSED_TOKENS, may_end=False)
+            self.clock.rehearse("sample", written, share=REHEARSED_TOKENS / SAMPLE_TOKENS)
 
-    def start_clock(self) -> None:
-        """From here on steps are made, one at least."""
-        clock, progress, max_minutes = self.clock, self.progress, self.config.train.max_minutes
-        if max_minutes is not None and progress.step == 0:
-            progress.seconds_before_training = clock.seconds
-        clock.start_training(progress.step, progress.seconds_before_training)
-        if max_minutes is not None and clock.outlook(progress.step).is_last:
-            over = f"train.max_minutes={max_minutes:g} is over after {duration(clock.seconds)}"
-            self.console.warn(f"time     {over}, before training has begun: it makes one step and ends")
+    @property
+    def eval_tokens(self) -> int:
+        """How many tokens an evaluation is to predict."""
+        return min(len(self.val_split) - 1, self.config.train.eval_tokens or len(self.val_split))
+
+    def come_late(self) -> None:
+        """Say that there is no time for a step. A new run makes one all the same; one that is resumed is over."""
+        self.console.warn(f"time     {self.clock.lack_of_time(eval_tokens=self.eval_tokens)}")
+        if self.progress.step > 0:
+            self.progress.minutes_used_up = self.config.train.max_minutes or 0.0
+            self.saved_step = None  # what was saved before does not know it
 
     def look_ahead(self, stop: StopRequest) -> Outlook:
         """What comes after this step, for all processes the same."""
@@ -298,8 +307,7 @@ class Trainer:
         train = self.config.train
         # Waits for the device, so the clock is read after it.
         loss = self.processes.mean(self.state.losses.take_mean())
-        self.clock.arrive(self.progress.step)
-        seconds, steps = self.stopwatch.lap(self.progress.step)
+        seconds, steps = self.clock.lap(self.progress.step)
         tokens = steps * train.grad_accum_steps * train.batch_size * self.config.model.context_length
         tokens *= self.processes.world_size
         tokens_per_second = tokens / max(seconds, 1e-9)
@@ -316,7 +324,7 @@ class Trainer:
 
     def evaluate(self, train_loss: float) -> dict[str, float]:
         """Measure val loss, and note whether it is the best so far."""
-        with self.stopwatch.pause(), self.clock.measure("evaluation"):
+        with self.clock.measure("evaluation"):
             result = self.measure_val(self.config.train.eval_tokens)
         self.check_finite(result.loss)  # what the last update spoilt, no training loss has shown yet
         self.progress.note_evaluation(result.loss, train_loss)
@@ -342,7 +350,7 @@ class Trainer:
             metrics,
             is_best=progress.best_step == progress.step,
             seconds=progress.seconds,
-            seconds_left=min(self.clock.seconds_left, self.stopwatch.seconds_left(progress.step, train.max_steps)),
+            seconds_left=self.clock.expected_seconds_left(progress.step),
         )
         if "val/loss" in metrics and progress.is_overfitting(metrics["train/loss"]):
             progress.overfitting_said = True
@@ -352,20 +360,22 @@ class Trainer:
         """Let the model write a little, the same way at every evaluation."""
         if self.tracker is None:
             return
-        with self.stopwatch.pause(), self.clock.measure("sample"):
+        with self.clock.measure("sample"):
             text = self.written(SAMPLE_TOKENS)
         self.tracker.sample(self.progress.step, text)
         self.console.show_sample(text)
 
-    def written(self, num_tokens: int) -> str:
-        """What the model writes, the same way every time."""
-        prompt, seed = self.config.train.sample_prompt or "", self.config.seed
-        return prompt + continuation(self.state.model, self.state.prepared, prompt, seed=seed, num_tokens=num_tokens)
+    def written(self, num_tokens: int, *, may_end: bool = True) -> str:
+        """What the model writes, the same way every time; where it may not end, so many tokens."""
+        prompt, seed, state = self.config.train.sample_prompt or "", self.config.seed, self.state
+        return prompt + continuation(
+            state.model, state.prepared, prompt, seed=seed, num_tokens=num_tokens, may_end=may_end
+        )
 
     def save(self) -> None:
         """Write a checkpoint of this moment."""
         self.progress.seconds = self.clock.seconds
-        with self.stopwatch.pause(), self.clock.measure("save"):
+        with self.clock.measure("save"):
             checkpoint = self.state.checkpoint(self.tracker.file_sizes() if self.tracker is not None else {})
             if self.folder is not None:
                 save_to_run(self.folder, checkpoint, keep=self.config.train.keep_checkpoints)
@@ -373,24 +383,14 @@ class Trainer:
 
     def estimate(self) -> tuple[float, int]:
         """Seconds and steps that are left of the run, by its next few steps and one evaluation, made and lost."""
-        train, step = self.config.train, self.progress.step
-        steps_left = math.inf if train.max_steps is None else max(0, train.max_steps - step)
-        seconds_left = self.clock.seconds_left
-        self.update(self.state.model)  # the first one is slower than the rest
-        self.stopwatch.lap(0)
+        step = self.progress.step
         for _ in range(DRY_RUN_STEPS):
-            self.update(self.state.model)
-        self.state.runtime.synchronize()
-        step_seconds = self.stopwatch.lap(0)[0] / DRY_RUN_STEPS
-        evaluation_start = time.perf_counter()
+            with self.clock.measure("step"):
+                self.update(self.state.model)
+                self.state.runtime.synchronize()
         self.evaluate(train_loss=0.0)
-        return estimate(
-            steps_left,
-            seconds_left,
-            step_seconds=step_seconds,
-            evaluation_seconds=time.perf_counter() - evaluation_start,
-            eval_interval=train.eval_interval,
-        )
+        seconds, eval_interval = self.progress.seconds, self.config.train.eval_interval
+        return self.clock.estimate(step, seconds=seconds, eval_interval=eval_interval)
 
 
 if __name__ == "__main__":

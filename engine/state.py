@@ -36,9 +36,8 @@ class Progress:
     evaluations_since_best: int = 0
     overfitting_said: bool = False
     overflows: int = 0  # steps without an update, since a gradient was too large for fp16
-    # Of runs that are limited by time only:
-    seconds_before_training: float = 0.0  # from the start to the first step
-    minutes_used_up: float = 0.0  # the largest `max_minutes` that the run has come to the end of
+    seconds_before_training: float = 0.0  # from the start of the run to its first step
+    minutes_used_up: float = 0.0  # the largest `max_minutes` that the run has come to the end of, 0 for none
 
     def note_evaluation(self, val_loss: float, train_loss: float) -> None:
         """Take note of an evaluation at the current step; a loss that is not a number is never the best."""

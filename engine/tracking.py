@@ -8,7 +8,6 @@ import json
 import math
 import os
 import sys
-import time
 import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -41,9 +40,10 @@ class Console:
         self.counts_steps = limits.max_steps is not None
         if self.shows_bar:
             knows_its_width = os.get_terminal_size(sys.stderr.fileno()).columns > 0
+            total = limits.max_steps or 60 * (limits.max_minutes or 0)
             self.bar = tqdm(
-                initial=step if self.counts_steps else seconds,
-                total=limits.max_steps if self.counts_steps else 60 * (limits.max_minutes or 0),
+                initial=min(step if self.counts_steps else seconds, total),
+                total=total,
                 unit="step",
                 bar_format=None if self.counts_steps else "{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
                 dynamic_ncols=knows_its_width,
@@ -56,7 +56,8 @@ class Console:
         """This step is done, at this time of the run."""
         with self.nobody_may_look():
             if self.bar is not None:
-                self.bar.update((step if self.counts_steps else seconds) - self.bar.n)
+                done = step if self.counts_steps else seconds
+                self.bar.update(min(done, self.bar.total or done) - self.bar.n)  # tqdm forgets a total that is exceeded
 
     @contextlib.contextmanager
     def nobody_may_look(self) -> Iterator[None]:
@@ -210,45 +211,15 @@ class Tracker:
 
 
 def shown_step(step: int, seconds: float, limits: TrainConfig) -> str:
-    """A step and how far it is, of all steps or else of the time: 120/2000, or 120 at 6%."""
+    """A step and how far it is, of all steps or else of the time: 120/2000, or 120   6%."""
     if limits.max_steps is not None:
         return f"{step:>{len(str(limits.max_steps))}}/{limits.max_steps}"
-    return f"{step:>6} at {seconds / (60 * (limits.max_minutes or 1)):>4.0%}"
+    return f"{step:>4} {seconds / (60 * (limits.max_minutes or 1)):>4.0%}"
 
 
 def printable(text: str) -> str:
     """The text with control characters escaped, so that what a model writes cannot drive the terminal."""
     return "".join(c if c in "\t\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in text)
-
-
-class Stopwatch:
-    """Measures how fast training is, without the time spent on other things, and when it will be over."""
-
-    def __init__(self, step: int) -> None:
-        self.first_step = self.last_step = step
-        self.start = self.last = time.perf_counter()
-        self.paused = 0.0
-
-    def seconds_left(self, step: int, max_steps: int | None) -> float:
-        """At the speed so far, pauses included; inf where there is no last step."""
-        if max_steps is None:
-            return math.inf
-        elapsed = time.perf_counter() - self.start
-        return elapsed / max(1, step - self.first_step) * (max_steps - step)
-
-    @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        """What happens inside does not count."""
-        start = time.perf_counter()
-        yield
-        self.paused += time.perf_counter() - start
-
-    def lap(self, step: int) -> tuple[float, int]:
-        """Seconds since the last lap, pauses left out, and the steps made in them."""
-        now = time.perf_counter()
-        seconds, steps = now - self.last - self.paused, step - self.last_step
-        self.last, self.last_step, self.paused = now, step, 0.0
-        return seconds, steps
 
 
 def duration(seconds: float) -> str:

@@ -141,7 +141,7 @@ def assert_equal_states(a: object, b: object, where: str = "") -> None:
     elif isinstance(a, dict):
         assert isinstance(b, dict)
         assert a.keys() == b.keys(), where
-        for key in a.keys() - {"seconds", "file_sizes"}:
+        for key in a.keys() - {"seconds", "seconds_before_training", "file_sizes"}:
             assert_equal_states(a[key], b[key], f"{where}.{key}")
     elif isinstance(a, list):
         assert isinstance(b, list)

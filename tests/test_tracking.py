@@ -1,11 +1,9 @@
 """What a run tells on the terminal and keeps in its files."""
 
 import json
-import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from commands import ROOT, environment
 
 from config.schema import TrainConfig
 from engine.run_folder import RunFolder
-from engine.tracking import Console, Stopwatch, Tracker, duration
+from engine.tracking import Console, Tracker, duration
 from errors import CheckpointError
 
 METRICS = {"train/loss": 1.5, "optim/learning_rate": 1e-3, "perf/tokens_per_second": 1234.5, "perf/mfu": 0.125}
@@ -128,10 +126,10 @@ def test_without_a_terminal_steps_between_evaluations_are_plain_lines(capsys: py
 
 def test_a_run_that_only_time_ends_shows_how_much_of_it_is_over(capsys: pytest.CaptureFixture[str]) -> None:
     show(Console(), 20, METRICS, limits=BY_TIME)
-    show(Console(), 123456, {**METRICS, "val/loss": 1.25, "val/bits_per_char": 1.803}, limits=BY_TIME)
+    show(Console(), 1234, {**METRICS, "val/loss": 1.25, "val/bits_per_char": 1.803}, limits=BY_TIME)
     assert capsys.readouterr().err.splitlines() == [
-        "step     20 at  88%  train 1.5000    1,234 tokens/s  75 s left  MFU 12.5%",
-        "step 123456 at  88%  train 1.5000  val 1.2500 best  1.803 bits/char    1,234 tokens/s  75 s left",
+        "step   20  88%  train 1.5000    1,234 tokens/s  75 s left  MFU 12.5%",
+        "step 1234  88%  train 1.5000  val 1.2500 best  1.803 bits/char    1,234 tokens/s  75 s left",
     ]
 
 
@@ -148,27 +146,6 @@ def test_quiet_shows_warnings_only(capsys: pytest.CaptureFixture[str]) -> None:
 def test_control_characters_in_a_sample_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     Console().show_sample("a\x1b[2Jb\rc\x07\td\x85e")
     assert capsys.readouterr().err == "    | a\\x1b[2Jb\\rc\\x07\td\\x85e\n"
-
-
-def test_the_stopwatch_leaves_pauses_out() -> None:
-    stopwatch = Stopwatch(step=0)
-    with stopwatch.pause():
-        time.sleep(0.2)
-    time.sleep(0.05)
-    seconds, steps = stopwatch.lap(7)
-    assert 0.04 < seconds < 0.19
-    assert steps == 7
-    seconds, steps = stopwatch.lap(9)
-    assert seconds < 0.04
-    assert steps == 2
-
-
-def test_the_time_left_follows_the_steps_of_this_process() -> None:
-    stopwatch = Stopwatch(step=100)
-    time.sleep(0.1)
-    per_step = stopwatch.seconds_left(step=110, max_steps=120) / 10
-    assert 0.01 <= per_step < 0.05  # 10 steps took 0.1 s
-    assert stopwatch.seconds_left(step=110, max_steps=None) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -220,3 +197,17 @@ def test_a_terminal_that_does_not_know_its_width_shows_the_bar_all_the_same() ->
     by_time.wait(timeout=60)
     assert b" 75%|" in os.read(ours, 10_000)
     os.close(ours)
+
+
+def test_the_bar_stays_a_bar_where_its_total_is_exceeded() -> None:
+    for start, seconds in ((20.0, 75.0), (75.0, 76.0)):
+        ours, terminal = os.openpty()
+        limits = "TrainConfig(max_steps=None, max_minutes=1)"
+        late = run_console(
+            f"console.start_bar({limits}, 2, {start})\nconsole.advance(3, {seconds})\nconsole.stop_bar()",
+            stderr=terminal,
+        )
+        os.close(terminal)
+        late.wait(timeout=60)
+        assert b"100%|" in os.read(ours, 10_000)
+        os.close(ours)

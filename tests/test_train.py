@@ -317,10 +317,11 @@ class TestTime:
         lines, last = metrics(run), steps(run)[-1]
         assert f"finished, as train.max_minutes=0.15 asks, at step {last} after " in finished.out
         assert [line["step"] for line in lines if "val/loss" in line] == [last] == [lines[-1]["step"]]
-        assert lines[-1]["perf/seconds"] < 60, "9 seconds, were there no other processes"
         rates = [line["optim/learning_rate"] for line in lines]
-        assert 0 < rates[-1] < 0.5 * max(rates)
-        assert re.search(r"^step +\d+ at +\d+%  train ", finished.err, re.MULTILINE)
+        assert rates[-1] > 0
+        if len(rates) >= 10:  # where the machine is so busy that there is time for a few steps only, they tell nothing
+            assert rates[-1] < 0.5 * max(rates)
+        assert re.search(r"^step +\d+ +\d+%  train ", finished.err, re.MULTILINE)
 
     def test_it_is_finished_until_it_gets_more_time_and_the_time_adds_up(
         self, home: Path, processes: Processes
@@ -330,14 +331,16 @@ class TestTime:
         before, last = metrics(run)[-1], steps(run)[-1]
         more_steps = succeed(home, "train.py", "--resume", "runs/timed", "train.max_steps=1000000")
         assert f"finished already at step {last}, as train.max_minutes=0.15 asks; to go on: " in more_steps.out
-        assert " train.max_steps=1000000 train.max_minutes=0.3" in more_steps.out
+        command = pasted(".*to go on:", more_steps.out)
+        given, suggested = command.split(" ")[-2:]
+        assert given == "train.max_steps=1000000"
+        assert float(suggested.removeprefix("train.max_minutes=")) >= max(0.3, 2 * before["perf/seconds"] / 60)
         assert steps(run)[-1] == last
-        longer = paste(
-            home, pasted(".*to go on:", more_steps.out).replace("max_steps=1000000", f"max_steps={last + 5}")
-        )
+        plenty = command.replace(given, f"train.max_steps={last + 5}").replace(suggested, "train.max_minutes=1000")
+        longer = paste(home, plenty)
         assert longer.code == 0, longer.err
-        assert "changed  train.max_minutes: 0.15 -> 0.3" in longer.err
-        assert last < steps(run)[-1] <= last + 5
+        assert "changed  train.max_minutes: 0.15 -> 1000.0" in longer.err
+        assert steps(run)[-1] == last + 5
         assert metrics(run)[-1]["perf/seconds"] > before["perf/seconds"] + 0.5, "its own preparation counts too"
 
     def test_where_there_is_no_time_for_a_step_one_is_made_evaluated_and_saved(
@@ -345,13 +348,53 @@ class TestTime:
     ) -> None:
         finished = ended_well(processes["late"])
         run = home / "runs" / "late"
-        assert len([line for line in finished.err.splitlines() if line.startswith("time ")]) == 1
-        assert "train.max_minutes=0.001 is over after " in finished.err
+        (late,) = (line for line in finished.err.splitlines() if line.startswith("time "))
+        assert re.search(r"^time     train\.max_minutes=0\.001 is over after .*: only one step is made$", late)
+        assert len(late) <= 80
         assert "finished, as train.max_minutes=0.001 asks, at step 1 " in finished.out
         assert steps(run) == [0, 1]
         (line,) = metrics(run)
         assert "val/loss" in line
         assert line["optim/learning_rate"] > 0
+
+    def test_where_time_is_up_on_resume_no_step_is_made(self, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        train.main([*BASE, "train.eval_interval=2", "name=a", "--quiet"])
+        run = here / "runs" / "a"
+        for step in (4, 6):
+            checkpoint_file(run, step).unlink()
+        kept, before = read_checkpoint(run, 2), metrics(run)
+        capsys.readouterr()
+        assert train.main(["--resume", "runs/a", "train.max_minutes=0.001"]) == 0
+        output = capsys.readouterr()
+        assert re.search(r"^time     train\.max_minutes=0\.001 is over after .*: no step is made$", output.err, re.M)
+        assert output.out.startswith("finished, as train.max_minutes=0.001 asks, at step 2 after ")
+        assert metrics(run) == [line for line in before if line["step"] <= 2]
+        assert steps(run) == [0, 2]
+        for part in ("model", "generators"):
+            assert_equal_states(read_checkpoint(run, 2)[part], kept[part], part)
+        for ours, theirs in zip(read_checkpoint(run, 2)["optimizers"], kept["optimizers"], strict=True):
+            assert_equal_states(ours["state"], theirs["state"])  # the rate is set anew at each step
+        for option in ("--dry-run", "--quiet"):
+            assert train.main(["--resume", "runs/a", option]) == 0
+        output = capsys.readouterr()
+        assert "estimated duration: 0 s, 0 steps" in output.out
+        assert "finished already at step 2, as train.max_minutes=0.001 asks" in output.out
+
+    @pytest.mark.parametrize("step", [0, 1])
+    def test_how_long_the_end_takes_is_known_before_the_first_step_of_a_resumed_run_too(
+        self, tiny: Tiny, step: int
+    ) -> None:
+        state = tiny.state("train.max_steps=2", "train.max_minutes=100000")
+        trainer = train.Trainer(state, Console(silent=True), peak=1e12)
+        trainer.progress.step = step
+        known: list[dict[str, float]] = []
+        state.optimizers.set_rate = lambda factor: known.append(dict(trainer.clock.estimates))
+        trainer.run(None, file_sizes={} if step else None)
+        assert known[0].keys() == {"evaluation", "save"}, "no sample, where there is no folder to write it to"
+        assert all(seconds > 0 for seconds in known[0].values())
+
+    def test_when_training_began_is_kept_whatever_limits_the_run(self, home: Path) -> None:
+        assert read_checkpoint(home / "runs" / "base", 6)["progress"]["seconds_before_training"] > 0
 
     def test_a_dry_run_tells_how_many_steps_that_is_about(self, processes: Processes) -> None:
         finished = ended_well(processes["timed dry"])
@@ -608,6 +651,8 @@ def test_a_gradient_too_large_for_fp16_updates_nothing_and_is_counted(tiny: Tiny
     state = tiny.state()
     trainer = train.Trainer(state, Console(silent=True), peak=1e12)
     state.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    with torch.no_grad():
+        state.model.final_norm.weight *= 100  # so that some gradients are above 2, and overflow when they are scaled
     before = {name: weight.clone() for name, weight in state.model.state_dict().items()}
     grad_norm = trainer.update(state.model)
     assert_equal_states(before, dict(state.model.state_dict()))
