@@ -10,7 +10,7 @@ Parts (all of them where none is named):
     profile      where the time of that recipe's steps goes
 
 Wall time is that of a whole process, imports, evaluations and checkpoints included; ours prepares the text from an
-empty cache and keeps its dashboard, nanoGPT's text is prepared before. Both sides run in turn, in every round; figures
+empty cache, nanoGPT's text is prepared before; our dashboard is on, but for `loss` (nanoGPT's is off). Both sides run in turn, in every round; figures
 are medians over the rounds, ours with another seed in each (nanoGPT has one). Val loss is nats per character over the
 whole validation split, in windows that do not overlap, in fp32, measured afterwards by a process of its own on the
 weights at the end of the run. nanoGPT runs in a copy of its folder, which is left as it is. `--text stdlib` is the
@@ -44,7 +44,11 @@ CONFIG = ROOT / "config"
 TARGET_LOSS = 1.886
 # What reaches the target, and with which settings.
 LOSS_RECIPE = CONFIG / "shakespeare_char.yaml"
-LOSS_OVERRIDES = ("train.max_steps=null", "train.max_minutes=0.2")
+LOSS_OVERRIDES = (
+    *("train.max_steps=null", "train.max_minutes=0.15", "train.batch_size=16", "tracking.wandb=disabled"),
+    *("model.num_layers=2", "model.d_model=128", "model.num_heads=4"),
+    *("optim.warmup_steps=10", "optim.muon_learning_rate=0.02"),
+)
 EQUAL_TIME_RECIPE = CONFIG / "shakespeare_char.yaml"
 GPT2_RECIPE = CONFIG / "shakespeare_char_gpt2.yaml"
 TEN_MINUTES_RECIPE = CONFIG / "shakespeare_char_10min.yaml"
@@ -198,7 +202,7 @@ def whole_runs(parts: Sequence[str], ours: Ours, nanogpt: NanoGPT, *, rounds: in
     theirs = f"nanoGPT, its command for CPUs, {nanogpt_steps} steps"
     contenders: dict[str, Callable[[int], Run]] = {}
     if "loss" in parts:
-        name = f"ours, {LOSS_RECIPE.name} {' '.join(LOSS_OVERRIDES)}"
+        name = f"ours, {LOSS_RECIPE.name} with the settings for `loss`"
         contenders[name] = lambda seed: ours.measure(LOSS_RECIPE, *LOSS_OVERRIDES, f"seed={seed}")
     contenders[theirs] = lambda _: nanogpt.measure(nanogpt_steps)  # it has one seed
     if "equal_time" in parts:

@@ -27,6 +27,7 @@ def test_the_recipes_are_those_that_the_readme_promises():
         "my_text",
         "quickstart",
         "shakespeare_char",
+        "shakespeare_char_10min",
         "shakespeare_char_gpt2",
         "shakespeare_char_gpu",
     }
