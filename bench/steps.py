@@ -26,6 +26,7 @@ from engine.peak import describe_flops, peak_flops
 from engine.runtime import choose_runtime, compile_model
 from engine.state import TrainingState
 from engine.tracking import Console
+from errors import command_boundary
 from model import count_parameters, flops_per_token
 from train import Trainer
 
@@ -162,6 +163,8 @@ def main() -> None:
     parser.add_argument("settings", nargs="*", metavar="RECIPE.yaml section.key=value")
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_intermixed_args()
+    if options.steps < 1:
+        parser.error("--steps must be at least 1")
     recipes = [Path(word) for word in options.settings if not is_override(word)]
     if len(recipes) > 1:
         parser.error("one recipe at a time")
@@ -171,4 +174,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with command_boundary():
+        main()

@@ -30,6 +30,9 @@ from typing import Never
 
 from common import ROOT, machine, print_table
 
+from config.load import load_config
+from errors import UserError, command_boundary
+
 FIRST_SEED = 1337
 OPENING, CLOSING = "[{(", "]})"
 Setting = tuple[str, str]  # dotted name, value as on the command line
@@ -84,7 +87,7 @@ def train(arguments: Sequence[str], log: Path) -> int:
     """A process of train.py, its output in `log`; the exit code. Whoever interrupts us lets it save first."""
     command = [sys.executable, str(ROOT / "train.py"), *arguments]
     environment = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}
-    with log.open("wb") as file:
+    with log.open("ab") as file:
         # In a session of its own, so that Ctrl-C reaches it once, through us.
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
@@ -141,13 +144,13 @@ def axis(argument: str) -> list[list[Setting]]:
     """What one argument of the command line varies: for each of its values, the settings it stands for."""
     names, equals, texts = argument.partition("=")
     if not equals:
-        raise SystemExit(f"error: {argument!r} is not of the form section.key=value,value")
+        raise UserError(f"{argument!r} is not of the form section.key=value,value")
     keys = names.removeprefix("--").split("/")
     points = []
     for text in split_values(texts):
         values = text.split("/") if len(keys) > 1 else [text]
         if len(values) != len(keys):
-            raise SystemExit(f"error: {argument!r}: {text!r} has {len(values)} values for {len(keys)} settings")
+            raise UserError(f"{argument!r}: {text!r} has {len(values)} values for {len(keys)} settings")
         points.append(list(zip(keys, values, strict=True)))
     return points
 
@@ -195,6 +198,23 @@ def print_results(axes: Sequence[str], table: Sequence[tuple[Sequence[Setting], 
     print_table([header[number] for number in kept], [[cells[number] for number in kept] for cells in rows])
 
 
+def check(sweep: Sweep, combinations: Sequence[Sequence[Setting]]) -> None:
+    """Make the folder. Raises `UserError` where it cannot be, or where not one combination is a valid recipe."""
+    try:
+        sweep.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {sweep.out}: {error.strerror}; name a folder that can be made") from error
+    first: UserError | None = None
+    for settings in combinations:
+        try:
+            load_config(sweep.recipe, [*sweep.fixed, *("=".join(setting) for setting in settings)])
+            return
+        except UserError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
 def stop(*_: object) -> Never:
     raise KeyboardInterrupt
 
@@ -215,8 +235,10 @@ def main() -> None:
     seeds = [[("seed", str(FIRST_SEED + number))] for number in range(options.seeds or 0)] or [[]]
     grid = [list(itertools.chain(*points)) for points in itertools.product(*map(axis, options.axes))]
     sweep = Sweep(options.recipe, options.fixed, options.out.resolve())
-    sweep.out.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, stop)
+    check(sweep, [[*settings, *seed] for settings in grid for seed in seeds])
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), stop)
     table: list[tuple[Sequence[Setting], list[Result]]] = [(settings, []) for settings in grid]
     number, total = 0, len(grid) * len(seeds)
     try:
@@ -238,4 +260,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with command_boundary():
+        main()

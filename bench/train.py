@@ -10,11 +10,11 @@ Parts (all of them where none is named):
     profile      where the time of that recipe's steps goes
 
 Wall time is that of a whole process, imports, evaluations and checkpoints included; ours prepares the text from an
-empty cache, nanoGPT's text is prepared before; our dashboard is on, but for `loss` (nanoGPT's is off). Both sides run in turn, in every round; figures
-are medians over the rounds, ours with another seed in each (nanoGPT has one). Val loss is nats per character over the
-whole validation split, in windows that do not overlap, in fp32, measured afterwards by a process of its own on the
-weights at the end of the run. nanoGPT runs in a copy of its folder, which is left as it is. `--text stdlib` is the
-source code of Python's own library, as one text for both sides.
+empty cache, nanoGPT's text is prepared before; our dashboard is on, but for `loss` (nanoGPT's is off). Both sides run
+in turn, in every round; figures are medians over the rounds, ours with another seed in each (nanoGPT has one). Val loss
+is nats per character over the whole validation split, in windows that do not overlap, in fp32, measured afterwards by a
+process of its own on the weights at the end of the run. nanoGPT runs in a copy of its folder, which is left as it is.
+`--text stdlib` is the source code of Python's own library, as one text for both sides.
 """
 
 import argparse

@@ -312,7 +312,7 @@ class Config(Section):
         1337,
         ge=0,
         le=2**63 - 1,
-        description="Start of all randomness. Same seed, same machine: same run.",
+        description="Start of all randomness. Same seed, same machine: same run, where train.max_minutes is null.",
     )
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()

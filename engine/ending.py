@@ -3,6 +3,7 @@
 import math
 
 from config.values import MAX_MINUTES
+from data.paths import counted
 from engine.command_line import Order, command, module_command, training_command
 from engine.run_folder import RunFolder
 from engine.state import TrainingState
@@ -17,7 +18,7 @@ def say_goodbye(run: RunFolder, state: TrainingState) -> None:
     elif state.is_out_of_time():
         ending = f"finished, as train.max_minutes={config.train.max_minutes:g} asks,"
     elif state.is_finished():
-        ending = f"stopped after {config.train.patience} evaluations without a better val loss,"
+        ending = f"stopped after {counted(config.train.patience or 0, 'evaluation')} without a better val loss,"
     else:
         ending = "interrupted"
     best = ""
@@ -47,7 +48,7 @@ def going_on(state: TrainingState) -> list[str]:
     train, progress = state.config.train, state.progress
     more = []
     if train.max_steps is not None and state.is_out_of_steps():
-        more.append(f"train.max_steps={2 * train.max_steps}")
+        more.append(f"train.max_steps={2 * max(train.max_steps, progress.step)}")
     if train.max_minutes is not None and state.is_out_of_time():
         minutes = 2 * max(train.max_minutes, progress.seconds / 60)
         more.append(f"train.max_minutes={min(math.ceil(100 * minutes) / 100, MAX_MINUTES):g}")

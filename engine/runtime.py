@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from config.schema import RuntimeConfig
+from data.paths import counted
 from errors import DeviceError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -62,7 +63,7 @@ class Runtime:
 
     def describe(self) -> str:
         """The choice in one line."""
-        threads = f", {self.threads} threads" if self.device.type == "cpu" else ""
+        threads = f", {counted(self.threads, 'thread')}" if self.device.type == "cpu" else ""
         compiled = ", compiled" if self.compile else ""
         return f"{device_name(self.device)}{threads}, {self.precision}{compiled} ({self.reason})"
 

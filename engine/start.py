@@ -33,14 +33,19 @@ def report_changes(old: Config, new: Config, report: Callable[[str], None]) -> N
     """Say which settings a resumed run changes. Raises `ConfigError` for those that it cannot."""
     changes = changed_settings(old, new)
     refused = [
-        f"{key} is {before!r} in this run and cannot become {after!r} on resume; start a new run for that"
+        f"{key} is {in_yaml(before)} in this run and cannot become {in_yaml(after)} on resume; start a new run for that"
         for key, before, after in changes
         if key.startswith(FIXED) and key not in MOVABLE
     ]
     if refused:
         raise ConfigError("\n".join(refused))
     for key, before, after in changes:
-        report(f"changed  {key}: {before!r} -> {after!r}")
+        report(f"changed  {key}: {in_yaml(before)} -> {in_yaml(after)}")
+
+
+def in_yaml(value: object) -> str:
+    """A setting's value as a recipe has it, texts in quotation marks."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def load_base(name: str) -> Checkpoint:
@@ -133,4 +138,10 @@ def describe(
     )
     each, together = ("", "") if processes.is_alone else (f"{processes.world_size} processes, each on ", " together")
     console.say(f"device   {each}{runtime.describe()}")
+    max_steps, warmup_steps = config.train.max_steps, config.optim.warmup_steps
+    if max_steps is not None and warmup_steps >= max_steps > 1:
+        console.say(
+            f"hint     optim.warmup_steps={warmup_steps} lasts longer than the run: the learning\n"
+            f"         rates end far below their full height; optim.warmup_steps={max_steps // 20} would not"
+        )
     console.say(f"peak     {describe_flops(peak)}{together}, of which MFU is a share")

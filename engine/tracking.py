@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Never
 
@@ -19,6 +19,8 @@ from config.schema import TrainConfig
 from engine.dashboard import Dashboard
 from engine.run_folder import RunFolder
 from errors import CheckpointError, drop_output
+
+SHORTEST_BAR = 3  # columns
 
 
 class Console:
@@ -45,7 +47,8 @@ class Console:
                 initial=min(step if self.counts_steps else seconds, total),
                 total=total,
                 unit="step",
-                bar_format=None if self.counts_steps else "{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
+                bar_format=f"{{percentage:3.0f}}%|{{bar}}|{' {n_fmt}/{total_fmt}' if self.counts_steps else ''} "
+                "{elapsed}<{remaining}{postfix}",
                 dynamic_ncols=knows_its_width,
                 ncols=None if knows_its_width else 80,
                 nrows=None if knows_its_width else 24,
@@ -91,14 +94,22 @@ class Console:
         elif self.bar is None:
             self.say(f"{line}  {rest}  MFU {mfu}")
         if self.bar is not None:
-            facts = {"loss": f"{metrics['train/loss']:.3f}"}
+            facts = [f"loss {metrics['train/loss']:.3f}"]
             if self.last_val_loss is not None:
-                facts["val"] = f"{self.last_val_loss:.3f}"
-            facts["tokens/s"] = f"{metrics['perf/tokens_per_second']:,.0f}"
-            facts["MFU"] = mfu
+                facts.append(f"val {self.last_val_loss:.3f}")
+            facts += [f"{metrics['perf/tokens_per_second']:,.0f} tokens/s", f"MFU {metrics['perf/mfu']:.0%}"]
             if not self.counts_steps:
-                facts = {"step": f"{step:,}", **facts}
-            self.bar.set_postfix(facts, refresh=False)
+                facts.insert(0, f"step {step:,}")
+            self.bar.set_postfix_str(", ".join(facts_that_fit(facts, self.room())), refresh=False)
+
+    def room(self) -> int:
+        """Columns that are left beside a short bar for what is told there."""
+        assert self.bar is not None
+        with contextlib.suppress(OSError):
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            counts = f" {self.bar.total}/{self.bar.total}" if self.counts_steps else ""
+            return columns - len(f"100%|{' ' * SHORTEST_BAR}|{counts} 0:00:00<0:00:00, ")
+        return 0
 
     def show_sample(self, text: str) -> None:
         """What the model has just written, set apart from the lines about it."""
@@ -214,7 +225,17 @@ def shown_step(step: int, seconds: float, limits: TrainConfig) -> str:
     """A step and how far it is, of all steps or else of the time: 120/2000, or 120   6%."""
     if limits.max_steps is not None:
         return f"{step:>{len(str(limits.max_steps))}}/{limits.max_steps}"
-    return f"{step:>4} {seconds / (60 * (limits.max_minutes or 1)):>4.0%}"
+    return f"{step:>4} {min(1.0, seconds / (60 * (limits.max_minutes or 1))):>4.0%}"
+
+
+def facts_that_fit(facts: Sequence[str], columns: int) -> list[str]:
+    """The first of the facts, as many as fit beside each other: half of a number looks like another number."""
+    fitting: list[str] = []
+    for fact in facts:
+        if len(", ".join([*fitting, fact])) > columns:
+            break
+        fitting.append(fact)
+    return fitting
 
 
 def printable(text: str) -> str:

@@ -29,6 +29,12 @@ def test_a_run_at_its_last_step_is_finished_and_may_be_made_longer(
     assert lines[-1].endswith("train.max_steps=40")
 
 
+def test_a_limit_that_lies_behind_the_run_is_not_offered_again(tiny: Tiny) -> None:
+    state = tiny.state()
+    state.progress.step = 878
+    assert going_on(state) == ["train.max_steps=1756"]
+
+
 def test_a_run_before_its_last_step_was_interrupted_and_goes_on_as_it_is(
     tiny: Tiny, capsys: pytest.CaptureFixture[str]
 ) -> None:

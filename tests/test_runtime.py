@@ -164,7 +164,7 @@ def test_threads_are_set_only_when_given(machine):
 
 def test_the_choice_is_one_line_with_its_reason(machine):
     machine(bf16=True)
-    assert choose(threads=1).describe() == "cpu, 1 threads, bf16 (this processor has bf16)"
+    assert choose(threads=1).describe() == "cpu, 1 thread, bf16 (this processor has bf16)"
     machine(gpus=1)
     assert choose().describe() == "cuda (Tesla T4), bf16, compiled (this GPU has bf16)"
 

@@ -112,3 +112,20 @@ def test_the_peak_is_said_to_be_that_of_all_processes_together(tiny: Tiny, capsy
         *_, device_line, peak_line = capsys.readouterr().err.splitlines()
         assert device_line.startswith(f"device   {device}")
         assert peak_line == f"peak     {peak}"
+
+
+def test_no_value_is_null_in_what_is_said_of_a_change(tiny: Tiny) -> None:
+    said: list[str] = []
+    report_changes(
+        tiny.config("train.max_steps=20"), tiny.config("train.max_steps=null", "train.max_minutes=1"), said.append
+    )
+    assert said == ["changed  train.max_steps: 20 -> null", "changed  train.max_minutes: null -> 1.0"]
+
+
+@pytest.mark.parametrize(("warmup_steps", "is_said"), [(19, False), (20, True), (100, True)])
+def test_a_warm_up_as_long_as_the_run_is_said(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str], warmup_steps: int, is_said: bool
+) -> None:
+    state = tiny.state(f"optim.warmup_steps={warmup_steps}")
+    describe(state.config, state.prepared, runtime=state.runtime, peak=1e9, processes=ALONE, console=Console())
+    assert ("optim.warmup_steps=1 would not" in capsys.readouterr().err) is is_said

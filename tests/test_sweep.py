@@ -1,12 +1,17 @@
 """A grid of settings runs to its end, goes on where it was interrupted, and reports what fails."""
 
 import importlib.util
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 from commands import ENGLISH, ROOT, TINY, call, metrics
+
+from errors import UserError
 
 SCRIPT = ROOT / "bench" / "sweep.py"
 # The d_model of 15 does not go into 2 heads, which is found before torch is loaded.
@@ -38,7 +43,7 @@ def test_settings_with_slashes_change_together(sweep):
         [("model.d_model", "128"), ("model.num_heads", "4")],
         [("model.d_model", "160"), ("model.num_heads", "5")],
     ]
-    with pytest.raises(SystemExit, match="1 values for 2 settings"):
+    with pytest.raises(UserError, match="1 values for 2 settings"):
         sweep.axis("a/b=1")
 
 
@@ -106,3 +111,37 @@ def test_no_seeds_at_all_are_refused(tmp_path):
         assert refused.code == 2
         assert f"--seeds must be at least 1, not {number}" in refused.err
     assert not (tmp_path / "runs").exists()
+
+
+def test_what_can_never_run_is_refused_in_one_line_before_anything_runs(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("seed: 1\n", encoding="utf-8")
+    (tmp_path / "file").touch()
+    for arguments, words in (
+        (["model.nosuch=1,2"], "model.nosuch is not a setting"),
+        (["--fixed", "train.max_steps=few"], "train.max_steps must be"),
+        (["seed=1", "--out", "file"], "--out"),
+        (["nothing"], "section.key=value,value"),
+    ):
+        refused = call(tmp_path, SCRIPT, "recipe.yaml", *arguments)
+        assert refused.code == 2, refused.err
+        assert refused.err.startswith("error: ")
+        assert words in refused.err
+        assert len(refused.err.splitlines()) == 1
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no terminals that hang up")
+def test_a_sweep_whose_terminal_is_gone_takes_its_run_along(tmp_path):
+    (tmp_path / "text.txt").write_text(ENGLISH, encoding="utf-8")
+    (tmp_path / "recipe.yaml").write_text("data: {source: text.txt, tokenizer: char}\n", encoding="utf-8")
+    fixed = [*TINY, "train.max_steps=1000000", "train.eval_interval=1000000", "data.cache_dir=cache"]
+    command = [sys.executable, str(SCRIPT), "recipe.yaml", "seed=1", "--out", "sweep", "--fixed", *fixed]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 100
+    while not list(tmp_path.glob("sweep/*/checkpoints/*.pt")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGHUP)
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 130, said
+    (log,) = tmp_path.glob("sweep/*.log")
+    assert "interrupted" in log.read_text(encoding="utf-8")

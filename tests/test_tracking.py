@@ -11,7 +11,7 @@ from commands import ROOT, environment
 
 from config.schema import TrainConfig
 from engine.run_folder import RunFolder
-from engine.tracking import Console, Tracker, duration
+from engine.tracking import Console, Tracker, duration, facts_that_fit, shown_step
 from errors import CheckpointError
 
 METRICS = {"train/loss": 1.5, "optim/learning_rate": 1e-3, "perf/tokens_per_second": 1234.5, "perf/mfu": 0.125}
@@ -211,3 +211,14 @@ def test_the_bar_stays_a_bar_where_its_total_is_exceeded() -> None:
         late.wait(timeout=60)
         assert b"100%|" in os.read(ours, 10_000)
         os.close(ours)
+
+
+def test_beside_the_bar_stand_whole_facts_or_none() -> None:
+    facts = ["loss 1.029", "val 1.258", "36,471 tokens/s", "MFU 38%"]
+    assert facts_that_fit(facts, 46) == facts_that_fit(facts, 300) == facts[:4]
+    assert facts_that_fit(facts, 45) == facts[:3]
+    assert facts_that_fit(facts, 9) == facts_that_fit(facts, 0) == []
+
+
+def test_a_run_beyond_its_time_is_at_the_end_of_it() -> None:
+    assert shown_step(1, 3.3, TrainConfig(max_steps=None, max_minutes=0.01)) == "   1 100%"
