@@ -11,9 +11,10 @@ from unittest import mock
 from common import alternate, machine, print_table
 
 import torch  # isort: skip
-from config.schema import ModelConfig  # isort: skip
+from config.schema import ModelConfig, RuntimeConfig  # isort: skip
 from engine import muon  # isort: skip
 from engine.muon import Muon  # isort: skip
+from engine.runtime import choose_runtime  # isort: skip
 from engine.optim import muon_groups, split_parameters  # isort: skip
 from model import GPT  # isort: skip
 
@@ -44,6 +45,7 @@ def contender(d_model: int, num_heads: int, num_layers: int, kind: str) -> Calla
 def main() -> None:
     """Print the table."""
     argparse.ArgumentParser(description=__doc__).parse_args()
+    choose_runtime(RuntimeConfig(device="cpu"), num_parameters=1)  # memory as in training
     print(machine() + "\n")
     kinds = ("torch", "ours, torch's steps", "ours", "ours, fp32")
     rows = []
