@@ -44,6 +44,9 @@ LOAD_ERRORS = (
 )
 
 
+MARK_OF_FOLDER = 0x10  # among the attributes of an entry, as MS-DOS had them
+
+
 class DamagedError(Exception):
     """The file is not whole, or was never one of plain tensors and plain types."""
 
@@ -75,6 +78,9 @@ def check_whole(file: BinaryIO) -> int:
             entries
         ):
             raise zipfile.BadZipFile("parts that overlap")
+        # torch reads nothing of what is marked as a folder, and leaves the tensor as the memory happens to be.
+        if any(entry.is_dir() or entry.external_attr & MARK_OF_FOLDER for entry in entries):
+            raise zipfile.BadZipFile("a folder in the place of a file")
         damaged = archive.testzip()
         if damaged is not None:
             raise zipfile.BadZipFile(damaged)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.archive import MAX_DEPTH, MAX_OPERATIONS, DamagedError, read_archive
@@ -190,6 +190,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(position=st.integers(0, len(WHOLE) - 1), change=st.integers(1, 255))
+@example(position=WHOLE.rindex(b"PK\x01\x02", 0, WHOLE.index(b"/data/0", WHOLE.index(b"PK\x01\x02"))) + 38, change=16)
 def test_any_changed_byte_is_noticed_or_changes_nothing(path: Path, position: int, change: int) -> None:
     damaged = bytearray(WHOLE)
     damaged[position] ^= change

@@ -168,7 +168,8 @@ def test_a_run_of_two_processes_has_the_losses_of_one_with_twice_the_batch(home:
     for a, b in zip(ours, theirs, strict=True):
         assert a.keys() == b.keys()
         for name in a.keys() & {"train/loss", "val/loss", "val/bits_per_char"}:
-            assert a[name] == pytest.approx(b[name], abs=1e-4), f"step {a['step']}: {name}"
+            # Muon, where it computes in bf16, makes more of the last digits from step to step.
+            assert a[name] == pytest.approx(b[name], abs=1e-3), f"step {a['step']}: {name}"
 
 
 def test_processes_draw_dropout_of_their_own(whole: Path) -> None:

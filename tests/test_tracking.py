@@ -215,8 +215,8 @@ def test_the_bar_stays_a_bar_where_its_total_is_exceeded() -> None:
 
 def test_beside_the_bar_stand_whole_facts_or_none() -> None:
     facts = ["loss 1.029", "val 1.258", "36,471 tokens/s", "MFU 38%"]
-    assert facts_that_fit(facts, 46) == facts_that_fit(facts, 300) == facts[:4]
-    assert facts_that_fit(facts, 45) == facts[:3]
+    assert facts_that_fit(facts, 47) == facts_that_fit(facts, 300) == facts[:4]
+    assert facts_that_fit(facts, 46) == facts[:3]
     assert facts_that_fit(facts, 9) == facts_that_fit(facts, 0) == []
 
 
