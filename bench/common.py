@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # So that `python bench/X.py` finds the rooms, and the command `train`, not the script of that name here.
 sys.path[:] = [str(ROOT), *(path for path in sys.path if path != str(ROOT))]
 
+from config.schema import ModelConfig  # noqa: E402 - found by the line above
+
 
 def machine() -> str:
     """Processor, cores, system and torch, in one line."""
@@ -33,6 +35,18 @@ def alternate(contenders: Mapping[str, Callable[[], object]], rounds: int) -> di
             run()
             seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def model_config(architecture: str, size: tuple[int, int, int, int, int]) -> ModelConfig:
+    """The settings of a model for a row of a benchmark's table, which also says with how many sequences."""
+    context_length, d_model, num_heads, num_layers, _ = size
+    return ModelConfig(
+        architecture=architecture,
+        context_length=context_length,
+        d_model=d_model,
+        num_heads=num_heads,
+        num_layers=num_layers,
+    )
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

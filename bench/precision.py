@@ -6,10 +6,9 @@ The rule that follows from it is `engine.runtime.BF16_FROM_PARAMETERS`. Run: pyt
 import argparse
 from collections.abc import Callable
 
-from common import alternate, machine, print_table
+from common import alternate, machine, model_config, print_table
 
 import torch  # isort: skip
-from config.schema import ModelConfig  # isort: skip
 from engine.runtime import BF16_FROM_PARAMETERS, Runtime  # isort: skip
 from model import GPT, count_parameters, next_token_loss  # isort: skip
 
@@ -46,14 +45,9 @@ def main() -> None:
     print(f"{machine()}; the trainer takes bf16 from {BF16_FROM_PARAMETERS:,} parameters on\n")
     rows = []
     for architecture in ("gpt2", "qwen3"):
-        for context_length, d_model, num_heads, num_layers, batch_size in SIZES:
-            config = ModelConfig(
-                architecture=architecture,
-                context_length=context_length,
-                d_model=d_model,
-                num_heads=num_heads,
-                num_layers=num_layers,
-            )
+        for size in SIZES:
+            config = model_config(architecture, size)
+            context_length, d_model, _, num_layers, batch_size = size
             model = GPT(config, VOCAB_SIZE)
             idx = torch.randint(VOCAB_SIZE, (batch_size, context_length))
             large = d_model > 128

@@ -6,12 +6,11 @@ The rule that follows from it is in engine/products.py. Run: python bench/produc
 import argparse
 from collections.abc import Callable
 
-from common import alternate, machine, print_table
+from common import alternate, machine, model_config, print_table
 
 import torch  # isort: skip
 import torch.nn.functional as F  # isort: skip
 from torch import Tensor, nn  # isort: skip
-from config.schema import ModelConfig  # isort: skip
 from engine.products import FROM_MULTIPLICATIONS, FastLinear, multiply, pay, weight_gradient  # isort: skip
 from engine.runtime import Runtime  # isort: skip
 from model import GPT, next_token_loss  # isort: skip
@@ -72,14 +71,9 @@ def main() -> None:
     print()
     rows = []
     for architecture in ("gpt2", "qwen3"):
-        for context_length, d_model, num_heads, num_layers, batch_size in MODELS:
-            config = ModelConfig(
-                architecture=architecture,
-                context_length=context_length,
-                d_model=d_model,
-                num_heads=num_heads,
-                num_layers=num_layers,
-            )
+        for size in MODELS:
+            config = model_config(architecture, size)
+            context_length, d_model, _, num_layers, batch_size = size
             plain, fast = GPT(config, VOCAB_SIZE), GPT(config, VOCAB_SIZE)
             for module in fast.modules():
                 if type(module) is nn.Linear:

@@ -94,10 +94,10 @@ def train(arguments: Sequence[str], log: Path) -> int:
         )
         try:
             return process.wait()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
 
 
 def error_line(log: Path) -> str:
