@@ -259,6 +259,10 @@ class GPT(nn.Module):
         With a `cache`, idx holds only the new tokens; they are added to it. Raises `DataError` where the positions
         would exceed `context_length`.
         """
+        return self.lm_head(self.hidden_states(idx, cache))  # (B, T, V)
+
+    def hidden_states(self, idx: Tensor, cache: "KVCache | None" = None) -> Tensor:
+        """What the head reads the next token from: idx (B, T) → (B, T, C). Else as `forward`."""
         start = 0 if cache is None else cache.length
         positions = self.positions(start, idx.shape[1])
         x = self.token_embedding(idx)  # (B, T, C)
@@ -269,7 +273,7 @@ class GPT(nn.Module):
             rotary = self.rotary[:, positions]  # (2, T, hs)
         for layer, block in enumerate(self.blocks):
             x = block(x, rotary, None if cache is None else cache.layers[layer])
-        return self.lm_head(self.final_norm(x))  # (B, T, V)
+        return self.final_norm(x)
 
     def positions(self, start: int, T: int) -> slice:
         """The T positions from `start` on, or a `DataError` where the window has no room for them."""

@@ -5,62 +5,61 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from data.paths import local_path
-from data.sources import file_source
-from data.text import read_text
 from engine.files import write_text
-from errors import ArgumentParser, DataError, UserError, command_boundary, run_command
+from errors import ArgumentParser, UserError, command_boundary, run_command
 
 if __name__ == "__main__":
     with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
         import torch  # noqa: F401
 
-from engine.generation import SamplingSettings, generate, sample_generator
+from engine.choice import SamplingSettings
+from engine.dialogue import Dialogue
 from engine.loading import TrainedModel, add_run_options, load_from_options
+from engine.prompts import Prompt, read_prompt, read_prompts, texts_of, unescaped
 from engine.stopping import explain_out_of_memory
-from engine.tracking import printable
+from engine.tracking import show_text
+from engine.writing import Text, write_on
 
 BETWEEN_SAMPLES = "\n---\n"
+Written = Iterator[tuple[Text, str]]
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command: samples to stdout or a file, everything else to stderr."""
     options = read_command_line(arguments)
-    settings = SamplingSettings(options.temperature, options.top_k, options.top_p)
-    prompt = read_prompt(options)
+    settings = SamplingSettings(
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        repetition_penalty=options.repetition_penalty,
+    )
+    prompts = read_all_prompts(options)
     trained = load_from_options(options)
     if (options.device, options.precision) != ("auto", "fp32"):  # what was asked for is not always what is best
         print(f"device   {trained.runtime.describe()}", file=sys.stderr)
-    if trained.checkpoint.config.data.newlines == "normalize":  # as the training text was read
-        prompt = prompt.replace("\r\n", "\n").replace("\r", "\n")
-    if options.skip_unknown:
-        prompt = known_part(trained, prompt)
-    ids = encode_prompt(trained, prompt)
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
-    stops_at_end = trained.has_documents and not options.ignore_end
-    samples = [
-        Sample(trained, prompt, ids, settings, options.max_new_tokens, stops_at_end, seed, index)
-        for index in range(options.num_samples)
-    ]
-    pieces = json_text(samples) if options.json else plain_text(samples)
+    how = {"settings": settings, "max_new_tokens": options.max_new_tokens, "ignore_end": options.ignore_end}
+    beginning = {"seed": seed, "stops": options.stop, "skip_unknown": options.skip_unknown}
     with explain_out_of_memory(trained.checkpoint.config, training=False):
+        if options.interactive:
+            Dialogue(trained, **beginning, **how).run()
+            return 0
+        texts = texts_of(trained, prompts, num_samples=options.num_samples, **beginning)
+        written = write_on(trained, texts, **how)
+        if options.json or options.prompts_file is not None:
+            facts = {"seed": seed, **asdict(settings), **facts_of(trained)}
+            pieces = json_lines(texts, written, facts) if options.prompts_file else json_list(texts, written, facts)
+        else:
+            pieces = plain_text(texts, written)
         show(pieces, options.out)
     return 0
-
-
-def show(pieces: Iterator[str], out: Path | None) -> None:
-    """The text as it comes, or all of it to a file."""
-    if out is not None:
-        write_output(out, "".join(pieces))
-        print(f"written to {out}", file=sys.stderr)
-        return
-    for piece in pieces:  # to a terminal, control characters are shown, not obeyed
-        print(printable(piece) if sys.stdout.isatty() else piece, end="", flush=True)
 
 
 def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
@@ -73,27 +72,65 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     prompts = parser.add_mutually_exclusive_group()
     prompts.add_argument("--prompt", default="", metavar="TEXT", help="how the text begins")
     prompts.add_argument("--prompt-file", metavar="F", help="the same from a file; - is standard input")
+    prompts.add_argument("--prompts-file", metavar="F", help="many, one per line; prints a JSON object per text")
+    prompts.add_argument("--interactive", action="store_true", help="type beginnings, one after the other")
     parser.add_argument("--skip-unknown", action="store_true", help="leave out what the model does not know of it")
     parser.add_argument("--max-new-tokens", type=int, default=500, metavar="N", help="length at most (500)")
     parser.add_argument("--temperature", type=float, default=0.8, metavar="X", help="0: always the likeliest (0.8)")
     parser.add_argument("--top-k", type=int, default=0, metavar="N", help="only the N likeliest; 0: all (0)")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="X", help="only the likeliest with share X (1)")
+    parser.add_argument(
+        "--min-p", type=float, default=0.0, metavar="X", help="only X times as likely as the likeliest (0)"
+    )
+    parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X", help="above 1: fewer repeats (1)")
+    parser.add_argument(
+        "--stop", action="append", default=[], type=unescaped, metavar="TEXT", help=r"end before this; \n is a newline"
+    )
     parser.add_argument("--num-samples", type=int, default=1, metavar="N", help="how many texts (1)")
     parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text (new every time)")
     parser.add_argument("--ignore-end", action="store_true", help="go on where a document would end")
     parser.add_argument("--json", action="store_true", help="print a list of objects instead of text")
     parser.add_argument("--out", type=local_path, metavar="F", help="write to this file instead of the terminal")
-    add_run_options(parser, precision="fp32")  # one row at a time, casting weights costs more than bf16 saves
+    add_run_options(parser, precision="fp32", has_weights=True)  # fp32, so that a text does not depend on its batch
     options = parser.parse_args(arguments)
     for name, lowest in (("max_new_tokens", 1), ("num_samples", 1), ("seed", 0)):
         value = getattr(options, name)
         if value is not None and value < lowest:
             raise UserError(f"--{name.replace('_', '-')} must be {lowest} or more, got {value}")
+    if "" in options.stop:
+        raise UserError("--stop must be a text of at least one character, got ''")
+    if options.interactive and (options.json or options.out or options.num_samples > 1):
+        raise UserError("command line: --interactive shows one text at a time; leave out --json, --out, --num-samples")
     if options.out is not None and not options.out.parent.is_dir():
         raise UserError(f"--out {options.out}: there is no folder {options.out.parent}; make it first")
     if options.out is not None and options.out.is_dir():
         raise UserError(f"--out {options.out}: this is a folder; name a file in it")
     return options
+
+
+def read_all_prompts(options: argparse.Namespace) -> list[Prompt]:
+    """The prompts that the options name. Raises `DataError` for what is no text in UTF-8."""
+    if options.prompts_file is not None:
+        return read_prompts(options.prompts_file, "--prompts-file")
+    if options.prompt_file is not None:
+        return [Prompt(read_prompt(options.prompt_file, "--prompt-file"))]
+    return [Prompt(options.prompt)]
+
+
+def show(pieces: Iterator[str], out: Path | None) -> None:
+    """The text as it comes, or all of it to a file, which gets what there is where Ctrl-C ends it early."""
+    if out is None:
+        for piece in pieces:
+            show_text(piece)
+        return
+    written = []
+    try:
+        for piece in pieces:
+            written.append(piece)
+    finally:
+        if sys.exc_info()[0] in (None, KeyboardInterrupt):
+            write_output(out, "".join(written))
+            print(f"written to {out}", file=sys.stderr)
 
 
 def write_output(path: Path, text: str) -> None:
@@ -105,119 +142,67 @@ def write_output(path: Path, text: str) -> None:
         write_text(path, text)
 
 
-def read_prompt(options: argparse.Namespace) -> str:
-    """The prompt as text, its line ends as they are. Raises `DataError` for what is no text in UTF-8."""
-    if options.prompt_file is None:
-        return str(options.prompt)
-    where = f"--prompt-file {options.prompt_file}"
-    path = local_path(options.prompt_file)
-    try:
-        if options.prompt_file == "-":
-            if sys.stdin is None:
-                raise DataError(f"{where}: standard input is closed; pipe the text in, or name a file")
-            return sys.stdin.buffer.read().decode("utf-8-sig")
-        if path.is_fifo():  # what the shell makes of <(command)
-            return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: byte {error.start} (counted from 0) is not UTF-8; convert it to UTF-8") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{where}: {getattr(error, 'strerror', None) or error}; name a text file") from error
-    return "".join(read_text(file_source(options.prompt_file, where="--prompt-file"), newlines="keep"))
+def plain_text(texts: Sequence[Text], written: Iterator[tuple[Text, str]]) -> Iterator[str]:
+    """All texts in pieces, one after the other, each ending its line: the first as it comes, the others by then."""
+    shown = 0
+    yield texts[shown].prompt
+    for text, piece in written:
+        if text is texts[shown]:
+            yield piece
+        while texts[shown].ended:
+            yield "\n"
+            shown += 1
+            if shown == len(texts):
+                return
+            yield BETWEEN_SAMPLES + texts[shown].prompt + texts[shown].continuation
 
 
-def known_part(trained: TrainedModel, prompt: str) -> str:
-    """The prompt without the characters that the model lacks, which are told."""
-    unknown = trained.tokenizer.unknown(prompt)
-    if unknown:
-        skipped = ", ".join(repr(character) for character in dict.fromkeys(character for _, character in unknown))
-        print(f"skipped in the prompt: {skipped}", file=sys.stderr)
-    return trained.tokenizer.known(prompt)
+def json_lines(
+    texts: Sequence[Text], written: Iterator[tuple[Text, str]], facts: Mapping[str, object]
+) -> Iterator[str]:
+    """An object of every text on a line of its own, in their order, as soon as it and those before it have ended."""
+    started, shown, num_tokens = time.perf_counter(), 0, 0
+    for text, _ in written:
+        num_tokens += not text.reached_end
+        while shown < len(texts) and texts[shown].ended:
+            speed = num_tokens / (time.perf_counter() - started)
+            yield json.dumps(facts_about(texts[shown], speed, facts), ensure_ascii=False) + "\n"
+            shown += 1
 
 
-def encode_prompt(trained: TrainedModel, prompt: str) -> list[int]:
-    """The ids that generation starts from, never none. Raises `DataError` for characters that the model lacks."""
-    try:
-        ids: list[int] = trained.tokenizer.encode(prompt).tolist()
-    except DataError as error:
-        raise DataError(f"prompt: {error}; or --skip-unknown") from error
-    num_unknown = sum(token in trained.tokenizer.never_generated for token in ids)
-    if num_unknown:
-        print(
-            f"{num_unknown} of the prompt's characters are unknown to the model, which sees that much", file=sys.stderr
-        )
-    window = trained.model.config.context_length
-    if len(ids) > window:
-        print(f"the prompt has {len(ids)} tokens, of which the model reads the last {window}", file=sys.stderr)
-    return ids or [trained.start_id]
+def json_list(texts: Sequence[Text], written: Iterator[tuple[Text, str]], facts: Mapping[str, object]) -> Iterator[str]:
+    """One list of the same objects, when the last text has ended."""
+    started = time.perf_counter()
+    for _ in written:
+        pass
+    speed = sum(len(text.new_ids) for text in texts) / (time.perf_counter() - started)
+    yield json.dumps([facts_about(text, speed, facts) for text in texts], ensure_ascii=False, indent=2) + "\n"
 
 
-def plain_text(samples: Sequence["Sample"]) -> Iterator[str]:
-    """All samples in pieces, as they come, each ending its line."""
-    for number, sample in enumerate(samples):
-        if number > 0:
-            yield BETWEEN_SAMPLES
-        yield sample.prompt
-        yield from sample.continuation()
-        yield "\n"
+def facts_about(text: Text, tokens_per_second: float, facts: Mapping[str, object]) -> dict[str, Any]:
+    """A text and how it came to be, for JSON. The speed is that of all texts together."""
+    return {
+        "prompt": text.prompt,
+        "text": text.continuation,
+        "token_ids": text.new_ids,
+        "log_probabilities": text.log_probabilities,
+        "tokens": len(text.new_ids),
+        "tokens_per_second": tokens_per_second,
+        "reached_end": text.reached_end,
+        "stopped_at": text.stopped_at,
+        "index": text.index,
+        **facts,
+    }
 
 
-def json_text(samples: Sequence["Sample"]) -> Iterator[str]:
-    """All samples as one list of objects, when the last one is drawn."""
-    yield json.dumps([sample.facts() for sample in samples], ensure_ascii=False, indent=2) + "\n"
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One text of several, drawn with a generator of its own."""
-
-    trained: TrainedModel
-    prompt: str
-    ids: list[int]  # the prompt's, or where a text begins
-    settings: SamplingSettings
-    max_new_tokens: int
-    stops_at_end: bool
-    seed: int
-    index: int
-
-    def new_ids(self) -> Iterator[int]:
-        """The ids that the model adds, one by one."""
-        return generate(
-            self.trained.model,
-            self.ids,
-            max_new_tokens=self.max_new_tokens,
-            settings=self.settings,
-            generator=sample_generator(self.seed, self.index),
-            end_id=self.trained.tokenizer.end_id,
-            stops_at_end=self.stops_at_end,
-            never=self.trained.tokenizer.never_generated,
-            autocast=self.trained.runtime.autocast,
-        )
-
-    def continuation(self) -> Iterator[str]:
-        """The text that the model adds, each piece as soon as its characters are whole."""
-        decoder = self.trained.tokenizer.decoder()
-        for token in self.new_ids():
-            yield decoder.push(token)
-        yield decoder.finish()
-
-    def facts(self) -> dict[str, Any]:
-        """The sample and how it came to be, for JSON."""
-        started = time.perf_counter()
-        ids = list(self.new_ids())
-        seconds = time.perf_counter() - started
-        return {
-            "prompt": self.prompt,
-            "text": self.trained.tokenizer.decode(ids),
-            "token_ids": ids,
-            "tokens": len(ids),
-            "tokens_per_second": len(ids) / seconds,
-            "reached_end": len(ids) < self.max_new_tokens,
-            "seed": self.seed,
-            "index": self.index,
-            **asdict(self.settings),
-            "checkpoint": str(self.trained.checkpoint.path),
-            "step": self.trained.checkpoint.step,
-        }
+def facts_of(trained: TrainedModel) -> dict[str, Any]:
+    """What wrote it, for JSON."""
+    return {
+        "checkpoint": str(trained.checkpoint.path),
+        "step": trained.checkpoint.step,
+        "precision": trained.runtime.precision,
+        "weights": trained.weights,
+    }
 
 
 if __name__ == "__main__":

@@ -1,109 +1,117 @@
-"""Writing text, one token at a time: the choice of the next token, and the loop around the model.
+"""Writing tokens: the loop around the model, for one text or for many side by side.
 
-Showing it is the caller's business.
+How a token is chosen is the business of `engine.choice`, how the model is computed that of `engine.decoder`, and what
+becomes of the tokens that of `engine.writing`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from data.prepare import PreparedData
-from engine.runtime import derived_seed
-from errors import CheckpointError, UserError
-from model import GPT, KVCache
+from data.tokenizer import Tokenizer
+from engine.choice import SamplingSettings, choose, sample_generator
+from engine.decoder import Decoder
+from model import GPT
+
+MAX_ROWS = 32  # written side by side: more gain little on a CPU
+CACHE_BYTES = 2**30  # that the keys and values of all rows may take
 
 
-@dataclass(frozen=True)
-class SamplingSettings:
-    """How the next token is chosen: temperature first, then top_k, then top_p, then one draw from what is left.
+@dataclass(eq=False)
+class Draft:
+    """A text in the making, as ids. Who reads it along may set `ended`, and it is written no further."""
 
-    temperature: above 1 flatter, below 1 sharper, 0 always the likeliest token. top_k: only the k likeliest
-    (None or 0: all). top_p: only the likeliest tokens that together reach this probability (1: all).
-    """
+    ids: Sequence[int]  # what it begins with, at least one
+    generator: np.random.Generator  # its own, so that it does not depend on what is written beside it
+    new_ids: list[int] = field(default_factory=list)
+    log_probabilities: list[float] = field(default_factory=list)  # of the new ones, the model's own, in nats
+    ended: bool = False
+    reached_end: bool = False  # because the model ended it
 
-    temperature: float = 0.8
-    top_k: int | None = None
-    top_p: float = 1.0
-
-    def __post_init__(self) -> None:
-        # Written so that nan fails too.
-        if not 0 <= self.temperature < float("inf"):
-            raise UserError(f"--temperature must be 0 (greedy) or a larger number, got {self.temperature}")
-        if self.top_k is not None and self.top_k < 0:
-            raise UserError(f"--top-k must be a whole number from 1 on, or 0 for all tokens, got {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            raise UserError(f"--top-p must be above 0 and at most 1 (all tokens), got {self.top_p}")
+    def last(self, n: int) -> list[int]:
+        """Its last ids, at most n."""
+        new = self.new_ids[-n:]
+        return [*self.ids[max(0, len(self.ids) + len(new) - n) :], *new] if len(new) < n else new
 
 
-def sample_generator(seed: int, index: int = 0) -> torch.Generator:
-    """The generator of the sample with this number: samples of one seed differ, and one seed repeats them all."""
-    return torch.Generator().manual_seed(derived_seed(seed, index))
-
-
-def choose_next(logits: Tensor, settings: SamplingSettings, generator: torch.Generator) -> int:
-    """The id of the next token, from its logits (V); a token at -inf is never chosen.
-
-    Raises `CheckpointError` for logits that are not numbers.
-    """
-    # On the CPU: the generator lives there, and some devices have drawn tokens of probability zero.
-    logits = logits.float().cpu()
-    best = int(logits.argmax())
-    if not torch.isfinite(logits[best]):
-        raise CheckpointError("the model's output is not a number: its weights are damaged; use another --checkpoint")
-    if settings.temperature == 0:
-        return best
-    k = settings.top_k or len(logits)
-    values, ids = logits.topk(min(k, len(logits)))  # sorted, likeliest first
-    # The largest becomes 0 before the division, so that a tiny temperature cannot overflow.
-    probabilities = torch.softmax((values - values[0]).double() / settings.temperature, dim=0)
-    if settings.top_p < 1:
-        before = probabilities.cumsum(0) - probabilities
-        probabilities = probabilities.where(before < settings.top_p, 0.0)
-    return int(ids[torch.multinomial(probabilities, 1, generator=generator)])
+AnyDraft = TypeVar("AnyDraft", bound=Draft)
 
 
 @torch.inference_mode()
 def generate(
     model: GPT,
-    ids: Sequence[int],
+    tokenizer: Tokenizer,
+    drafts: Sequence[AnyDraft],
     *,
     max_new_tokens: int,
     settings: SamplingSettings,
-    generator: torch.Generator,
-    end_id: int,
     stops_at_end: bool,
-    never: Sequence[int] = (),
-    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> Iterator[int]:
-    """Yield up to `max_new_tokens` ids that continue `ids` (at least one), of which the last window is read.
+    dtype: torch.dtype = torch.float32,
+    int8: bool = False,
+) -> Iterator[AnyDraft]:
+    """Write `max_new_tokens` to each draft, and yield it after each of them and at its end.
 
-    Where `stops_at_end`, drawing `end_id` ends the text (it is not yielded); otherwise `end_id` is never drawn.
-    `never` are ids without a text, which are not drawn either.
-    `autocast` is the precision that the model computes in: `Runtime.autocast`, or without it that of the weights.
+    Where `stops_at_end`, drawing the tokenizer's `end_id` ends a draft (it is not added); otherwise it is never drawn,
+    as are ids without a text. `dtype` and `int8` as in `Decoder`. The model reads the last window of a draft; where
+    that is full, it goes on from its younger half.
     """
     context_length = model.config.context_length
-    history = list(ids[-context_length:])
-    device = model.token_embedding.weight.device
-    excluded = torch.tensor([*never, *([] if stops_at_end else [end_id])], dtype=torch.int64, device=device)
-    cache = KVCache(model, 1, len(history) + max_new_tokens)
-    new = history
-    for _ in range(max_new_tokens):
-        if cache.length + len(new) > context_length:  # the window is full: keep its younger half and go on
-            cache.clear()
-            new = history[-max(1, context_length // 2) :]
-        with autocast():
-            logits = model(torch.tensor([new], device=device), cache)[0, -1]
-        logits[excluded] = -torch.inf
-        token = choose_next(logits, settings, generator)
-        if token == end_id:
-            return
-        yield token
-        new = [token]
-        history = [*history[1 - context_length :], token] if context_length > 1 else new
+    never = [*tokenizer.never_generated, *range(tokenizer.vocab_size, model.vocab_size)]
+    if not stops_at_end:
+        never.append(tokenizer.end_id)
+    capacity = min(context_length, max((len(draft.ids) for draft in drafts), default=0) + max_new_tokens)
+    waiting = deque(drafts)
+    writing = [waiting.popleft() for _ in range(min(len(waiting), rows_at_once(model, capacity)))]
+    decoder = Decoder(model, len(writing), capacity, dtype=dtype, int8=int8)
+    # A decoder has read all of a draft but its last id, which the next step begins with.
+    decoder.prefill({row: draft.last(context_length)[:-1] for row, draft in enumerate(writing)})
+    while writing:
+        logits = decoder.decode(torch.tensor([draft.last(1)[0] for draft in writing], device=decoder.device))
+        ids, log_probabilities = choose(
+            logits.cpu().numpy().astype(np.float64),
+            settings,
+            [draft.generator.random() for draft in writing],
+            never=never,
+            windows=[draft.last(context_length) for draft in writing] if settings.repetition_penalty != 1 else (),
+        )
+        for draft, token, log_probability in zip(writing, ids.tolist(), log_probabilities.tolist(), strict=True):
+            if token == tokenizer.end_id:
+                draft.ended = draft.reached_end = True
+            else:
+                draft.new_ids.append(token)
+                draft.log_probabilities.append(log_probability)
+                draft.ended = len(draft.new_ids) == max_new_tokens
+            yield draft
+        writing = take_turns(decoder, writing, waiting)
+
+
+def rows_at_once(model: GPT, capacity: int) -> int:
+    """How many texts are written side by side."""
+    config = model.config
+    bytes_per_row = 2 * 4 * config.num_layers * config.d_model * capacity
+    return max(1, min(MAX_ROWS, CACHE_BYTES // bytes_per_row))
+
+
+def take_turns(decoder: Decoder, writing: list[AnyDraft], waiting: deque[AnyDraft]) -> list[AnyDraft]:
+    """The drafts of the next step: one that has ended makes room for one that waits; a full window begins anew."""
+    context_length = decoder.model.config.context_length
+    to_read = {}
+    for row, draft in enumerate(writing):
+        if draft.ended and waiting:
+            writing[row] = waiting.popleft()
+            to_read[row] = writing[row].last(context_length)[:-1]
+        elif not draft.ended and decoder.lengths[row] == context_length:
+            to_read[row] = draft.last(max(1, context_length // 2))[:-1]
+    decoder.prefill(to_read)
+    left = [row for row, draft in enumerate(writing) if not draft.ended]
+    if len(left) < len(writing):
+        decoder.keep(left)
+    return [writing[row] for row in left]
 
 
 def continuation(
@@ -115,17 +123,15 @@ def continuation(
     """
     tokenizer, was_training = prepared.tokenizer, model.training
     model.eval()
-    ids = list(
-        generate(
-            model,
-            tokenizer.encode(prompt).tolist() or [prepared.start_id],
-            max_new_tokens=num_tokens,
-            settings=SamplingSettings(),
-            generator=sample_generator(seed),
-            end_id=tokenizer.end_id,
-            stops_at_end=may_end and prepared.num_documents > 1,
-            never=tokenizer.never_generated,
-        )
-    )
+    draft = Draft(tokenizer.encode(prompt).tolist() or [prepared.start_id], sample_generator(seed))
+    for _ in generate(
+        model,
+        tokenizer,
+        [draft],
+        max_new_tokens=num_tokens,
+        settings=SamplingSettings(),
+        stops_at_end=may_end and prepared.num_documents > 1,
+    ):
+        pass
     model.train(was_training)
-    return tokenizer.decode(ids)
+    return tokenizer.decode(draft.new_ids)

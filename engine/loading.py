@@ -7,6 +7,7 @@ from config.load import load_config
 from data.tokenizer import Tokenizer
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.products import install_fast_products
+from engine.row_products import round_to_int8
 from engine.run_folder import find_run
 from engine.runtime import Runtime, choose_device, choose_runtime
 from errors import ArgumentParser, UserError
@@ -21,6 +22,7 @@ class TrainedModel:
     tokenizer: Tokenizer
     runtime: Runtime
     checkpoint: Checkpoint
+    weights: str = "exact"  # or int8: then the model's are what 8 bits leave of them
 
     @property
     def start_id(self) -> int:
@@ -32,6 +34,12 @@ class TrainedModel:
         """Whether the text had several documents, so that the model has learnt where one ends."""
         return int(self.checkpoint.data["num_documents"]) > 1
 
+    def as_read(self, text: str) -> str:
+        """The text with its line ends as those of the training text became."""
+        if self.checkpoint.config.data.newlines == "keep":
+            return text
+        return text.replace("\r\n", "\n").replace("\r", "\n")
+
 
 def load_model(
     run: str | None = None,
@@ -40,11 +48,13 @@ def load_model(
     device: str = "auto",
     precision: str = "auto",
     threads: int | None = None,
+    weights: str = "exact",
 ) -> TrainedModel:
     """The model of a run: a run folder, a checkpoint file, or None for the newest run in `runs/`.
 
-    `checkpoint` is best, last or a file. Needs neither the text nor the cache that the model was trained with. Raises
-    `CheckpointError` for what is missing or damaged, `ConfigError` and `DeviceError` for settings.
+    `checkpoint` is best, last or a file, `weights` exact or int8 (8 bits each, on a CPU). Needs neither the text nor
+    the cache that the model was trained with. Raises `CheckpointError` for what is missing or damaged, `ConfigError`
+    and `DeviceError` for settings.
     """
     overrides = [f"runtime.device={device}", f"runtime.precision={precision}"]
     if threads is not None:
@@ -59,19 +69,26 @@ def load_model(
         config = config.model_copy(update={"precision": trained.precision})  # so that it measures what training did
     runtime = choose_runtime(config, count_parameters(loaded.config.model, loaded.tokenizer.vocab_size))
     model = loaded.make_model(runtime.device)
+    if weights == "int8":
+        if runtime.device.type != "cpu":
+            raise UserError(f"--weights int8 is for CPUs, and the device is {runtime.device}; leave it out")
+        round_to_int8(model)
     install_fast_products(model, runtime)
-    return TrainedModel(model, loaded.tokenizer, runtime, loaded)
+    return TrainedModel(model, loaded.tokenizer, runtime, loaded, weights)
 
 
-def add_run_options(parser: ArgumentParser, *, precision: str = "auto") -> None:
+def add_run_options(parser: ArgumentParser, *, precision: str = "auto", has_weights: bool = False) -> None:
     """The options that every command on a trained run takes, besides RUN itself; see `load_from_options`.
 
-    `precision` is the default: what suits the command.
+    `precision` is the default: what suits the command. `has_weights`: whether it can compute with weights of 8 bits.
     """
     parser.add_argument("--checkpoint", default="best", metavar="best|last|PATH", help="which weights (best)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (auto)")
     parser.add_argument("--precision", default=precision, help=f"auto, fp32, bf16 or fp16 ({precision})")
     parser.add_argument("--threads", type=int, help="CPU threads (torch's own choice)")
+    if has_weights:
+        text = "int8: 8 bits each, faster and a little worse (exact)"
+        parser.add_argument("--weights", choices=["exact", "int8"], default="exact", help=text)
 
 
 def load_from_options(options: argparse.Namespace) -> TrainedModel:
@@ -82,4 +99,5 @@ def load_from_options(options: argparse.Namespace) -> TrainedModel:
         device=options.device,
         precision=options.precision,
         threads=options.threads,
+        weights=getattr(options, "weights", "exact"),
     )

@@ -243,6 +243,12 @@ def printable(text: str) -> str:
     return "".join(c if c in "\t\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in text)
 
 
+def show_text(text: str) -> None:
+    """Put text on stdout at once. On a terminal control characters are shown, not obeyed."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()  # it is None where the shell closed it
+    print(printable(text) if is_terminal else text, end="", flush=True)
+
+
 def duration(seconds: float) -> str:
     """Seconds as people read them: 42 s, 3:05, 2:03:05."""
     whole = round(seconds)

@@ -1,0 +1,104 @@
+"""Prompts: from the command line or from files, and what a model can read of them."""
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from data.paths import counted, local_path
+from data.sources import file_source
+from data.text import read_text
+from engine.loading import TrainedModel
+from engine.writing import Text, new_texts
+from errors import DataError
+
+ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "+": "+"}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """How a text begins, and where that was found, for messages."""
+
+    text: str
+    where: str = "prompt"
+
+
+def unescaped(text: str) -> str:
+    r"""The text with \n as a newline, \t as a tab, and \\ as a backslash: what a line of input cannot hold."""
+    return re.sub(r"\\([nt\\+])", lambda found: ESCAPES[found[1]], text)
+
+
+def read_prompt(name: str, option: str) -> str:
+    """The text of a file, or with - of standard input, its line ends as they are.
+
+    Raises `DataError`, naming the `option`, for what is no text in UTF-8.
+    """
+    where = f"{option} {name}"
+    path = local_path(name)
+    try:
+        if name == "-":
+            if sys.stdin is None:
+                raise DataError(f"{where}: standard input is closed; pipe the text in, or name a file")
+            return sys.stdin.buffer.read().decode("utf-8-sig")
+        if path.is_fifo():  # what the shell makes of <(command)
+            return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: byte {error.start} (counted from 0) is not UTF-8; convert it to UTF-8") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{where}: {getattr(error, 'strerror', None) or error}; name a text file") from error
+    return "".join(read_text(file_source(name, where=option), newlines="keep"))
+
+
+def read_prompts(name: str, option: str) -> list[Prompt]:
+    """One prompt of every line of a file; an empty line is an empty prompt, so that lines in and out can be matched."""
+    text = read_prompt(name, option).replace("\r\n", "\n").replace("\r", "\n")
+    if not text:
+        raise DataError(f"{option} {name}: the file is empty; write one prompt per line")
+    lines = text.removesuffix("\n").split("\n")
+    return [Prompt(line, f"{option} {name}, line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def texts_of(
+    trained: TrainedModel,
+    prompts: Sequence[Prompt],
+    *,
+    seed: int,
+    num_samples: int = 1,
+    stops: Sequence[str] = (),
+    skip_unknown: bool = False,
+) -> list[Text]:
+    """`new_texts`, with what the model does not see of the prompts said on stderr.
+
+    Raises `DataError` for characters that the model lacks, unless `skip_unknown`.
+    """
+    texts = []
+    for prompt in prompts:
+        known = known_part(trained, prompt) if skip_unknown else prompt.text
+        try:
+            new = new_texts(trained, [known], seed=seed, num_samples=num_samples, stops=stops)
+        except DataError as error:
+            raise DataError(f"{prompt.where}: {error}; or --skip-unknown") from error
+        report_unseen(trained, new[0].ids, prompt.where)
+        texts += new
+    return texts
+
+
+def known_part(trained: TrainedModel, prompt: Prompt) -> str:
+    """The prompt without the characters that the model lacks, which are told."""
+    text = trained.as_read(prompt.text)
+    unknown = trained.tokenizer.unknown(text)
+    if unknown:
+        skipped = ", ".join(repr(character) for character in dict.fromkeys(character for _, character in unknown))
+        print(f"{prompt.where}: skipped {skipped}", file=sys.stderr)
+    return trained.tokenizer.known(text)
+
+
+def report_unseen(trained: TrainedModel, ids: Sequence[int], where: str) -> None:
+    """Say what the model does not see of a prompt as it is."""
+    num_unknown = sum(token in trained.tokenizer.never_generated for token in ids)
+    if num_unknown:
+        characters = counted(num_unknown, "character")
+        print(f"{where}: the model does not know {characters}, and sees only that there is one", file=sys.stderr)
+    window = trained.model.config.context_length
+    if len(ids) > window:
+        print(f"{where}: has {len(ids):,} tokens, of which the model reads the last {window:,}", file=sys.stderr)

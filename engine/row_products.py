@@ -1,0 +1,89 @@
+"""The matrix products of a token that is written: one row, or a few, times a matrix.
+
+With so few rows a product takes as long as its weights take to be read, so their layout and their size decide. The
+measurements behind every choice here: bench/sample.py.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Product = Callable[[Tensor], Tensor]
+
+# Weights from which a product is worth a second thread, and oneDNN's larger overhead: that many stay in no cache.
+FROM_WEIGHTS = 2**17
+INT8_MAX = 127
+
+
+def row_product(linear: nn.Linear, dtype: torch.dtype, *, int8: bool = False) -> Product:
+    """What the layer computes, x (R, in) → (R, out), from its weights as they are now, in the fastest way known here.
+
+    `dtype` is that of the product; x may be fp32. `int8` computes with the weights of `quantize`.
+    """
+    weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
+    if int8:
+        return int8_product(weight, bias)
+    if dtype != torch.float32:
+        return half_product(weight.to(dtype), None if bias is None else bias.to(dtype))
+    if weight.is_cpu and weight.numel() < FROM_WEIGHTS:
+        return transposed_product(weight, bias)
+    if has_onednn(weight):
+        return lambda x: torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return lambda x: F.linear(x, weight, bias)
+
+
+def has_onednn(weight: Tensor) -> bool:
+    """Whether oneDNN multiplies with this weight here."""
+    # The operations are PyTorch's private ones, so another version may lack them.
+    is_there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
+    return weight.is_cpu and is_there
+
+
+def transposed_product(weight: Tensor, bias: Tensor | None) -> Product:
+    """By MKL, which multiplies one row faster with a matrix that lies the other way round."""
+    transposed = weight.t().contiguous()  # (in, out)
+    if bias is None:
+        return lambda x: torch.mm(x, transposed)
+    return lambda x: torch.addmm(bias, x, transposed)
+
+
+def half_product(weight: Tensor, bias: Tensor | None) -> Product:
+    """In the 16 bits of the weights, which are stored once in the order that oneDNN reads them in."""
+    dtype = weight.dtype
+    if has_onednn(weight) and dtype == torch.bfloat16:
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        return lambda x: torch.ops.mkldnn._linear_pointwise(x.to(dtype), packed, bias, "none", [], "")
+    return lambda x: F.linear(x.to(dtype), weight, bias)
+
+
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The weight as whole numbers from -127 to 127 and what one of them is worth in each row.
+
+    (out, in) → (out, in) int8 and (out) fp32. The largest of a row becomes 127 or -127, so quantizing twice changes
+    nothing more.
+    """
+    largest = weight.abs().amax(dim=1)
+    scale = torch.where(largest > 0, largest / INT8_MAX, 1.0)
+    return (weight / scale[:, None]).round().to(torch.int8), scale
+
+
+def int8_product(weight: Tensor, bias: Tensor | None) -> Product:
+    """With the weights in 8 bits, and x and the sums in bf16."""
+    whole, scale = quantize(weight)
+    ones = torch.ones_like(scale, dtype=torch.bfloat16)  # PyTorch's own scale would be rounded to bf16
+
+    def multiply(x: Tensor) -> Tensor:
+        return torch._weight_int8pack_mm(x.to(torch.bfloat16), whole, ones) * scale
+
+    return multiply if bias is None else lambda x: multiply(x) + bias
+
+
+@torch.no_grad()
+def round_to_int8(model: nn.Module) -> None:
+    """Give every linear layer of the model the weights that int8 leaves of them, to measure or to compute with them."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            whole, scale = quantize(module.weight)
+            module.weight.copy_(whole * scale[:, None])

@@ -1,0 +1,127 @@
+"""Writing texts with a trained model: prompts in, text out, each piece as soon as its characters are whole.
+
+Which tokens these are is `engine.generation`'s business; showing them is the caller's.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from data.unicode import StreamDecoder
+from engine.choice import SamplingSettings, sample_generator
+from engine.generation import Draft, generate
+from engine.loading import TrainedModel
+
+
+@dataclass(eq=False, kw_only=True)
+class Text(Draft):
+    """A text in the making, as ids and as characters. What may still become a stop string is held back."""
+
+    prompt: str
+    index: int  # of those with this prompt
+    decoder: StreamDecoder
+    stops: Sequence[str] = ()
+    pieces: list[str] = field(default_factory=list)  # of the continuation, in the order they came
+    stopped_at: str | None = None
+    held_back: str = ""  # not yet certain, or behind a stop string
+    num_read: int = 0  # of the new ids, those that have been turned into characters
+
+    @property
+    def continuation(self) -> str:
+        """What the model has added: without a stop string, and without a last character that is not whole."""
+        return "".join(self.pieces)
+
+    def read_on(self) -> str:
+        """The piece that the newest tokens make certain; may end the text at a stop string."""
+        for token in self.new_ids[self.num_read :]:
+            self.held_back += self.decoder.push(token)
+        self.num_read = len(self.new_ids)
+        piece, self.held_back, self.stopped_at = split_at_stop(self.held_back, self.stops)
+        if self.stopped_at is not None:
+            self.ended = True
+        elif self.ended:
+            piece, self.held_back = piece + self.held_back, ""
+        if piece:
+            self.pieces.append(piece)
+        return piece
+
+
+def split_at_stop(text: str, stops: Sequence[str]) -> tuple[str, str, str | None]:
+    """What is certain of a text, what is to be held back, and the first stop string in it, if there is one.
+
+    Held back is the end that a stop string may begin with; of stop strings at one place the longest counts.
+    """
+    found = [(text.index(stop), -len(stop), stop) for stop in stops if stop in text]
+    if found:
+        start, _, stop = min(found)
+        return text[:start], text[start + len(stop) :], stop
+    longest = max((len(stop) for stop in stops), default=1) - 1
+    for start in range(max(0, len(text) - longest), len(text)):
+        if any(stop.startswith(text[start:]) for stop in stops):
+            return text[:start], text[start:], None
+    return text, "", None
+
+
+def new_texts(
+    trained: TrainedModel, prompts: Sequence[str], *, seed: int, num_samples: int = 1, stops: Sequence[str] = ()
+) -> list[Text]:
+    """Texts that begin with the prompts, `num_samples` with each.
+
+    What a seed gives for a prompt is the same alone and among others. Raises `DataError` for characters of a prompt
+    that the model lacks.
+    """
+    texts = []
+    for given in prompts:
+        prompt = trained.as_read(given)
+        ids = trained.tokenizer.encode(prompt).tolist() or [trained.start_id]
+        texts += [
+            Text(
+                ids=ids,
+                generator=sample_generator(seed, index),
+                prompt=prompt,
+                index=index,
+                decoder=trained.tokenizer.decoder(),
+                stops=stops,
+            )
+            for index in range(num_samples)
+        ]
+    return texts
+
+
+def write_on(
+    trained: TrainedModel,
+    texts: Sequence[Text],
+    *,
+    max_new_tokens: int = 500,
+    settings: SamplingSettings | None = None,
+    ignore_end: bool = False,
+) -> Iterator[tuple[Text, str]]:
+    """Write the texts side by side: each time a token is drawn, its text and the piece that became certain, if any."""
+    for text in generate(
+        trained.model,
+        trained.tokenizer,
+        texts,
+        max_new_tokens=max_new_tokens,
+        settings=settings or SamplingSettings(),
+        stops_at_end=trained.has_documents and not ignore_end,
+        dtype=trained.runtime.dtype,
+        int8=trained.weights == "int8",
+    ):
+        yield text, text.read_on()
+
+
+def write(
+    trained: TrainedModel,
+    prompt: str = "",
+    *,
+    max_new_tokens: int = 500,
+    seed: int = 0,
+    stops: Sequence[str] = (),
+    settings: SamplingSettings | None = None,
+) -> Iterator[str]:
+    """How the model goes on after the prompt, piece by piece as it is drawn; joined, the continuation.
+
+    Raises `DataError` for characters of the prompt that the model lacks.
+    """
+    texts = new_texts(trained, [prompt], seed=seed, stops=stops)
+    for _, piece in write_on(trained, texts, max_new_tokens=max_new_tokens, settings=settings):
+        yield piece
