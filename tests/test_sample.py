@@ -8,13 +8,16 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from commands import ENGLISH, ROOT, TINY, checkpoint_file, environment, finish, start, succeed, two_at_a_time
 
 import sample
+from engine.loading import load_model
 from errors import UserError
 
 
@@ -86,7 +89,7 @@ class TestPrompts:
     def test_unknown_characters_can_be_skipped_all_of_them_too(self, write: Any) -> None:
         seeded = ("--seed", 3, "--max-new-tokens", 9)
         out, err = write("--prompt", "Ze Zë", "--skip-unknown", *seeded)
-        assert "skipped in the prompt: 'Z', 'ë'" in err
+        assert "prompt: skipped 'Z', 'ë'" in err
         assert out == write("--prompt", "e ", *seeded)[0]
         assert write("--prompt", "ZZZ", "--skip-unknown", *seeded)[0] == write(*seeded)[0]
         assert "skipped" not in write("--prompt", "the", "--skip-unknown", *seeded)[1]
@@ -94,7 +97,7 @@ class TestPrompts:
     def test_a_prompt_longer_than_the_window_works_and_says_so(self, write: Any) -> None:
         prompt = ("the lazy dog " * 3)[:24]
         out, err = write("--prompt", prompt, "--max-new-tokens", 20, "--seed", 3)
-        assert "the prompt has 24 tokens, of which the model reads the last 8" in err
+        assert "prompt: has 24 tokens, of which the model reads the last 8" in err
         assert out.startswith(prompt)
         assert len(out) == 24 + 20 + 1
         read, _ = write("--prompt", prompt[-8:], "--max-new-tokens", 20, "--seed", 3)
@@ -168,6 +171,12 @@ class TestChoices:
             ("--temperature", "warm"),
             ("--top-p", 0),
             ("--top-p", 1.5),
+            ("--min-p", -0.1),
+            ("--min-p", 2.0),
+            ("--repetition-penalty", 0.0),
+            ("--repetition-penalty", "nan"),
+            ("--stop", ""),
+            ("--weights", "int4"),
             ("--max-new-tokens", 0),
             ("--num-samples", 0),
             ("--seed", -1),
@@ -198,6 +207,69 @@ class TestOutput:
             assert s["reached_end"] is False
         plain, _ = write("--prompt", "the", "--seed", 1, "--max-new-tokens", 12, "--top-k", 5)
         assert plain == "the" + samples[0]["text"] + "\n"
+
+    def test_log_probabilities_are_the_models_own(self, write: Any) -> None:
+        (s,) = json.loads(
+            write("--json", "--prompt", "the", "--max-new-tokens", 5, "--top-k", 1, "--temperature", 2)[0]
+        )
+        trained = load_model("runs/one", precision="fp32")
+        idx = torch.tensor([trained.tokenizer.encode("the" + s["text"]).tolist()])
+        with torch.no_grad():
+            log_probabilities = trained.model(idx).log_softmax(-1)[0, 2:-1]
+        expected = log_probabilities[range(5), s["token_ids"]]
+        torch.testing.assert_close(torch.tensor(s["log_probabilities"]), expected, rtol=0, atol=1e-5)
+
+    def test_a_file_of_prompts_gives_a_json_line_for_each_text(self, write: Any) -> None:
+        Path("prompts.txt").write_bytes(b"the\n\nthe quick brown\r\ndog")
+        options = ("--seed", 2, "--max-new-tokens", 15, "--temperature", 1.2)
+        out, _ = write("--prompts-file", "prompts.txt", "--num-samples", 2, *options)
+        lines = [json.loads(line) for line in out.splitlines()]
+        assert [(s["prompt"], s["index"]) for s in lines] == [
+            (prompt, index) for prompt in ("the", "", "the quick brown", "dog") for index in (0, 1)
+        ]
+        for prompt in ("the", "dog"):
+            alone = json.loads(write("--prompt", prompt, "--num-samples", 2, "--json", *options)[0])
+            for s, t in zip([s for s in lines if s["prompt"] == prompt], alone, strict=True):
+                assert (s["text"], s["token_ids"], s["seed"]) == (t["text"], t["token_ids"], 2)
+        write("--prompts-file", "prompts.txt", "--num-samples", 2, *options, "--out", "lines.jsonl")
+        written = [json.loads(line) for line in Path("lines.jsonl").read_text(encoding="utf-8").splitlines()]
+        assert [s["text"] for s in written] == [s["text"] for s in lines]
+
+    def test_a_line_of_prompts_that_cannot_be_read_is_named(self, write: Any) -> None:
+        Path("prompts.txt").write_text("the\nZoë\n", encoding="utf-8")
+        assert "--prompts-file prompts.txt, line 2: " in refused(write, "--prompts-file", "prompts.txt")
+        Path("prompts.txt").write_bytes(b"the\ncaf\xe9\n")
+        assert "byte 7" in refused(write, "--prompts-file", "prompts.txt")
+        assert "there is no file" in refused(write, "--prompts-file", "nowhere.txt")
+
+    def test_a_stop_string_ends_the_text_and_is_not_shown(self, write: Any) -> None:
+        options = ("--seed", 2, "--max-new-tokens", 60, "--json")
+        (whole,) = json.loads(write(*options)[0])
+        stop = whole["text"][20:23]
+        before = whole["text"][: whole["text"].index(stop)]
+        (stopped,) = json.loads(write(*options, "--stop", "never there", "--stop", stop)[0])
+        assert (stopped["text"], stopped["stopped_at"], whole["stopped_at"]) == (before, stop, None)
+        assert stopped["token_ids"] == whole["token_ids"][: len(before) + 3]
+        plain, _ = write("--seed", 2, "--max-new-tokens", 60, "--stop", stop)
+        assert plain == before + "\n"
+
+    def test_a_stop_string_may_be_a_newline(self, write: Any) -> None:
+        out, _ = write("--prompt", "the", "--temperature", 2, "--seed", 1, "--max-new-tokens", 3000, "--stop", r"\n")
+        assert out.count("\n") == 1
+        assert len(out) < 3000
+
+    def test_many_samples_come_in_their_order_however_long_each_is(self, write: Any) -> None:
+        options = ("runs/many", "--seed", 1, "--max-new-tokens", 60, "--num-samples", 40)
+        samples = json.loads(write(*options, "--json")[0])
+        assert write(*options)[0] == "\n---\n".join(s["text"] + "\n" for s in samples)[:-1] + "\n"
+        assert len({s["tokens"] for s in samples}) > 3
+
+    def test_int8_weights_write_much_the_same_and_say_so(self, write: Any) -> None:
+        options = ("--prompt", "the", "--json", "--temperature", 0, "--max-new-tokens", 10)
+        (exact,), (rounded,) = (json.loads(write(*options, *more)[0]) for more in ((), ("--weights", "int8")))
+        assert (exact["weights"], rounded["weights"]) == ("exact", "int8")
+        assert rounded["log_probabilities"] != exact["log_probabilities"]
+        assert rounded["log_probabilities"][0] == pytest.approx(exact["log_probabilities"][0], abs=0.05)
 
     def test_json_of_emoji_is_readable(self, write: Any) -> None:
         out, _ = write("runs/many", "--json", "--prompt", "né🙂", "--max-new-tokens", 3)
@@ -318,6 +390,19 @@ class TestProcess:
                 assert message in process.result().error()
                 assert process.result().out == ""
                 assert len(process.result().err.splitlines()) == 1
+
+    def test_interrupting_it_keeps_what_there_is_in_the_file(self, home: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out.txt"
+        endless = ("--max-new-tokens", "100000000", "--prompt", "the", "--device", "cpu")
+        process = start(home, "sample.py", "runs/one", *endless, "--out", out)
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(b"device")  # the last thing before it writes
+        time.sleep(0.5)
+        process.send_signal(2)
+        finished = finish(process)
+        assert finished.code == 130
+        assert out.read_text(encoding="utf-8").startswith("the")
+        assert "written to" in finished.err
 
     def test_interrupting_it_leaves_no_traceback(self, home: Path) -> None:
         process = start(home, "sample.py", "runs/one", "--max-new-tokens", "1000000")
