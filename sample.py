@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from data.paths import local_path
 from engine.files import write_text
 from errors import ArgumentParser, UserError, command_boundary, run_command
@@ -53,6 +55,8 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         texts = texts_of(trained, prompts, num_samples=options.num_samples, **beginning)
         written = write_on(trained, texts, **how)
+        if options.out or options.json or not (sys.stdout and sys.stdout.isatty()):
+            written = with_progress(written, len(texts) * options.max_new_tokens)
         if options.json or options.prompts_file is not None:
             facts = {"seed": seed, **asdict(settings), **facts_of(trained)}
             pieces = json_lines(texts, written, facts) if options.prompts_file else json_list(texts, written, facts)
@@ -140,6 +144,14 @@ def write_output(path: Path, text: str) -> None:
             file.write(text)
     else:
         write_text(path, text)
+
+
+def with_progress(written: Iterator[tuple[Text, str]], num_tokens: int) -> Iterator[tuple[Text, str]]:
+    """The same, with a bar on stderr where that is a terminal."""
+    with tqdm(total=num_tokens, unit=" tokens", leave=False, dynamic_ncols=True, disable=None) as bar:
+        for event in written:
+            bar.update()
+            yield event
 
 
 def plain_text(texts: Sequence[Text], written: Iterator[tuple[Text, str]]) -> Iterator[str]:

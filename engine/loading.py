@@ -56,6 +56,8 @@ def load_model(
     the cache that the model was trained with. Raises `CheckpointError` for what is missing or damaged, `ConfigError`
     and `DeviceError` for settings.
     """
+    if weights not in ("exact", "int8"):
+        raise UserError(f"--weights must be exact or int8, got {weights!r}")
     overrides = [f"runtime.device={device}", f"runtime.precision={precision}"]
     if threads is not None:
         overrides.append(f"runtime.threads={threads}")

@@ -43,6 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with gzip.open(folder / "dump.txt.gz", "wt", encoding="utf-8") as dump:
         dump.write(ENGLISH)
     (folder / "start.txt").write_text("import ", encoding="utf-8")
+    (folder / "prompts.txt").write_text("import \ndef \n", encoding="utf-8")
     return folder
 
 
@@ -64,6 +65,8 @@ def test_a_command_of_the_readme_works(
         arguments += ["train.max_steps=6"] if "--resume" in arguments else TINY_RUN
     elif script == "sample.py":
         arguments += SAMPLE_LENGTH
+    if "--interactive" in arguments:
+        monkeypatch.setattr("sys.stdin", io.StringIO("import \n\n"))
     if "--help" in arguments:
         with pytest.raises(SystemExit, match="0"):
             COMMANDS[script](arguments)
@@ -71,3 +74,13 @@ def test_a_command_of_the_readme_works(
         return
     assert COMMANDS[script](arguments) == 0
     assert capfd.readouterr().out or "--out" in arguments
+
+
+def test_the_python_of_the_readme_works(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After the commands above, which have made the run."""
+    monkeypatch.chdir(folder)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(code, {})
+    assert len(capsys.readouterr().out) == 200
