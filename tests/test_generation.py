@@ -1,21 +1,32 @@
-"""The choice of the next token, and the loop around the model."""
+"""The loop around the model: many drafts side by side, each written as if it were alone."""
 
 import math
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 from conftest import Tiny
 
 from config.schema import ModelConfig
-from engine.generation import SamplingSettings, choose_next, continuation, generate, sample_generator
-from engine.runtime import Runtime
-from errors import CheckpointError, UserError
-from model import GPT, KVCache
+from data.tokenizer import CharTokenizer
+from engine import generation
+from engine.choice import SamplingSettings, choose, sample_generator
+from engine.decoder import Decoder
+from engine.generation import Draft, continuation, generate, rows_at_once
+from engine.row_products import round_to_int8
+from errors import CheckpointError
+from model import GPT
 
-V, END = 11, 10
+TOKENIZER = CharTokenizer("abcdefghi", has_unknown=True)
+UNKNOWN, END = 9, 10
+V = 13  # two more than the tokenizer has, as where a vocabulary is padded
+NEVER = (UNKNOWN, 11, 12)
 GREEDY = SamplingSettings(temperature=0)
+PLAIN = SamplingSettings(temperature=1.0)
+EVERYTHING = SamplingSettings(1.3, top_k=8, top_p=0.95, min_p=0.01, repetition_penalty=1.4)
 BOTH = pytest.mark.parametrize("architecture", ["qwen3", "gpt2"])
+PROMPTS = [[1], [2, 3, 4], [5, 6, 7, 8, 0, 1, 2, 3], [2, 3, 4], list(range(9)) * 2, [8, 8], [4, 3, 2, 1, 0, 1, 2]]
 
 
 def make_model(architecture="qwen3", context_length=8):
@@ -36,234 +47,287 @@ def make_model(architecture="qwen3", context_length=8):
     return model
 
 
-def write(model, ids, n, settings=GREEDY, *, seed=0, index=0, stops_at_end=False):
-    return list(
-        generate(
-            model,
-            ids,
-            max_new_tokens=n,
-            settings=settings,
-            generator=sample_generator(seed, index),
-            end_id=END,
-            stops_at_end=stops_at_end,
-        )
+def drafts_of(prompts, seed=0):
+    return [Draft(ids, sample_generator(seed, index)) for index, ids in enumerate(prompts)]
+
+
+def turns(model, drafts, n, settings=GREEDY, *, stops_at_end=False, **others):
+    """What `generate` yields, one by one."""
+    return generate(
+        model, TOKENIZER, drafts, max_new_tokens=n, settings=settings, stops_at_end=stops_at_end, **others
     )
 
 
+def write(model, ids, n, settings=GREEDY, *, seed=0, index=0, **others):
+    """One draft, written alone."""
+    draft = Draft(ids, sample_generator(seed, index))
+    assert all(one is draft for one in turns(model, [draft], n, settings, **others))
+    return draft
+
+
+def write_all(model, prompts, n, settings=GREEDY, **others):
+    """Several, written side by side."""
+    drafts = drafts_of(prompts)
+    for _ in turns(model, drafts, n, settings, **others):
+        pass
+    return drafts
+
+
 @torch.no_grad()
-def plain_generate(model, ids, n, settings, generator, *, stops_at_end=False):
-    """The same without a cache: the whole window through the model for every token."""
-    window = list(ids)[-model.config.context_length :]
-    new = []
+def plain_write(model, ids, n, settings, generator, *, stops_at_end=False):
+    """The same without a cache: the whole window through the model for every token. Ids and log-probabilities."""
+    context_length = model.config.context_length
+    text, window, log_probabilities = list(ids), list(ids)[-context_length:], []
     for _ in range(n):
-        if len(window) > model.config.context_length:
-            window = window[-max(1, model.config.context_length // 2) :]
-        logits = model(torch.tensor([window]))[0, -1]
-        if not stops_at_end:
-            logits[END] = -math.inf
-        token = choose_next(logits, settings, generator)
+        if len(window) > context_length:
+            window = window[-max(1, context_length // 2) :]
+        scores = model(torch.tensor([window]))[0, -1:].double().numpy()
+        never = NEVER if stops_at_end else (*NEVER, END)
+        chosen = choose(scores, settings, [generator.random()], never=never, windows=[text[-context_length:]])
+        (token,), (log_probability,) = (array.tolist() for array in chosen)
         if token == END:
             break
-        new.append(token)
+        text.append(token)
         window.append(token)
-    return new
+        log_probabilities.append(log_probability)
+    return text[len(ids) :], log_probabilities
 
 
-def support(logits, settings, draws=400):
-    """All ids that are drawn, in many draws."""
-    generator = torch.Generator().manual_seed(0)
-    return {choose_next(torch.tensor(logits), settings, generator) for _ in range(draws)}
+def assert_same(draft, expected):
+    """A draft against ids and log-probabilities."""
+    ids, log_probabilities = expected
+    assert draft.new_ids == ids
+    torch.testing.assert_close(draft.log_probabilities, log_probabilities, rtol=0, atol=1e-5)
+
+
+@pytest.fixture
+def passes():
+    """A function that notes the shape of everything that passes through a whole model."""
+
+    def watch(model):
+        shapes = []
+        model.final_norm.register_forward_hook(lambda module, inputs, output: shapes.append(tuple(output.shape[:2])))
+        return shapes
+
+    return watch
 
 
 @BOTH
 def test_greedy_is_the_argmax_of_the_whole_sequence_at_every_position(architecture):
     model = make_model(architecture)
-    ids = write(model, [1, 2, 3], 5)
+    ids = write(model, [1, 2, 3], 5).new_ids
     with torch.no_grad():
         logits = model(torch.tensor([[1, 2, 3, *ids]]))[0]
-    logits[:, END] = -math.inf
+    logits[:, [*NEVER, END]] = -math.inf
     assert logits[2:-1].argmax(-1).tolist() == ids
     assert len(set(ids)) > 1
 
 
 @BOTH
 @pytest.mark.parametrize("context_length", [1, 5, 8])
-@pytest.mark.parametrize("settings", [GREEDY, SamplingSettings(1.0, top_k=7, top_p=0.9)])
+@pytest.mark.parametrize("settings", [GREEDY, PLAIN, EVERYTHING])
 def test_beyond_the_window_its_younger_half_is_kept_and_read_again(architecture, context_length, settings):
     model = make_model(architecture, context_length)
-    for prompt in ([1, 2, 3], list(range(9)) * 2):
-        ids = write(model, prompt, 18, settings, seed=5)
-        assert ids == plain_generate(model, prompt, 18, settings, sample_generator(5))
-        assert len(ids) == 18
-
-
-@BOTH
-def test_cached_and_whole_sequences_give_the_same_logits_at_every_position(architecture):
-    model, idx = make_model(architecture), torch.tensor([[1, 5, 2, 9, 0, 3, 3, 7]])
-    cache = KVCache(model, 1, 8)
-    with torch.no_grad():
-        pieces = [model(piece, cache) for piece in idx.split([3, 1, 2, 1, 1], dim=1)]
-        torch.testing.assert_close(torch.cat(pieces, dim=1), model(idx), rtol=0, atol=1e-5)
+    for prompt in ([1, 2, 3], list(range(9)) * 2, [0, 1, 2, 3, 4]):
+        draft = write(model, prompt, 18, settings, seed=5)
+        assert_same(draft, plain_write(model, prompt, 18, settings, sample_generator(5)))
+        assert len(draft.new_ids) == 18
 
 
 def test_of_a_prompt_longer_than_the_window_its_end_is_read():
     model = make_model()
-    assert write(model, [4, 4, 4, 1, 2, 3, 4, 5, 6, 7, 8], 3) == write(model, [1, 2, 3, 4, 5, 6, 7, 8], 3)
+    long, short = [4, 4, 4, 1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 7, 8]
+    assert write(model, long, 3).new_ids == write(model, short, 3).new_ids
 
 
-def test_top_k_leaves_exactly_k_candidates_and_they_are_the_likeliest():
-    logits = [0.0, 0.3, 0.1, 0.2, 0.4, 0.25]
-    for k, expected in ((1, {4}), (2, {1, 4}), (4, {1, 3, 4, 5}), (6, set(range(6))), (99, set(range(6)))):
-        assert support(logits, SamplingSettings(1.0, top_k=k)) == expected
-    for everything in (None, 0):
-        assert support(logits, SamplingSettings(1.0, top_k=everything)) == set(range(6))
+@BOTH
+@pytest.mark.parametrize("context_length", [1, 5, 8])
+@pytest.mark.parametrize("max_rows", [1, 2, 3, 32])
+def test_a_draft_is_the_same_alone_and_beside_others_and_after_others(
+    monkeypatch, architecture, context_length, max_rows
+):
+    monkeypatch.setattr(generation, "MAX_ROWS", max_rows)
+    model = make_model(architecture, context_length)
+    for index, draft in enumerate(write_all(model, PROMPTS, 11, EVERYTHING, stops_at_end=True)):
+        alone = plain_write(model, PROMPTS[index], 11, EVERYTHING, sample_generator(0, index), stops_at_end=True)
+        assert_same(draft, alone)
+        assert draft.ended
+        assert draft.reached_end == (len(draft.new_ids) < 11)
 
 
-def test_top_k_leaves_k_of_equally_likely_tokens():
-    assert len(support([1.0] * 6, SamplingSettings(1.0, top_k=3))) == 3
-
-
-@pytest.mark.parametrize(
-    ("top_p", "expected"), [(1e-9, {2}), (0.45, {2}), (0.55, {2, 0}), (0.85, {2, 0, 3}), (1, {0, 1, 2, 3})]
-)
-def test_top_p_leaves_the_likeliest_that_reach_it(top_p, expected):
-    logits = [math.log(share) for share in (0.3, 0.05, 0.5, 0.15)]
-    assert support(logits, SamplingSettings(1.0, top_p=top_p)) == expected
-
-
-def test_top_p_counts_shares_after_temperature_and_top_k():
-    logits = [math.log(share) for share in (0.3, 0.05, 0.5, 0.15)]
-    # Of two candidates the first has 0.5 / 0.8 = 0.625; at temperature 0.5 it has 0.25 / 0.34 = 0.735.
-    assert support(logits, SamplingSettings(1.0, top_k=2, top_p=0.6)) == {2}
-    assert support(logits, SamplingSettings(1.0, top_k=2, top_p=0.7)) == {2, 0}
-    assert support(logits, SamplingSettings(0.5, top_k=2, top_p=0.7)) == {2}
-
-
-def test_draws_follow_the_probabilities_at_the_temperature():
-    logits, generator = torch.tensor([0.0, 1.0, 2.0]), torch.Generator().manual_seed(0)
-    for temperature in (0.5, 1.0, 3.0):
-        drawn = torch.tensor([choose_next(logits, SamplingSettings(temperature), generator) for _ in range(3000)])
-        shares = torch.bincount(drawn, minlength=3) / 3000
-        torch.testing.assert_close(shares, torch.softmax(logits / temperature, 0), rtol=0, atol=0.04)
-
-
-@pytest.mark.parametrize("temperature", [1e-9, 1e-320])
-@pytest.mark.parametrize("scale", [1.0, 1e30])
-def test_the_smallest_temperatures_are_greedy(temperature, scale):
-    logits = torch.tensor([0.0, 0.3, -0.1, 0.29]) * scale
-    assert support(logits.tolist(), SamplingSettings(temperature), draws=50) == {1}
-
-
-def test_a_huge_temperature_is_close_to_uniform_but_never_draws_the_impossible():
-    assert support([0.0, 5.0, -math.inf, 1.0], SamplingSettings(1e300)) == {0, 1, 3}
-
-
-@pytest.mark.parametrize(
-    ("settings", "option"),
-    [
-        ({"temperature": -0.1}, "--temperature"),
-        ({"temperature": math.nan}, "--temperature"),
-        ({"temperature": math.inf}, "--temperature"),
-        ({"top_k": -3}, "--top-k"),
-        ({"top_p": 0.0}, "--top-p"),
-        ({"top_p": -1.0}, "--top-p"),
-        ({"top_p": 1.5}, "--top-p"),
-        ({"top_p": math.nan}, "--top-p"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused_with_the_option_and_the_value(settings, option):
-    with pytest.raises(UserError, match=f"^{option} must be .* got {next(iter(settings.values()))}$"):
-        SamplingSettings(**settings)
-
-
-def test_a_seed_repeats_its_samples_and_samples_differ_by_index_and_seed():
-    model, settings = make_model(), SamplingSettings(1.0)
-    first = write(model, [1], 20, settings, seed=7, index=0)
-    assert write(model, [1], 20, settings, seed=7, index=0) == first
-    others = [write(model, [1], 20, settings, seed=seed, index=index) for seed, index in ((7, 1), (8, 0), (0, 7))]
+def test_a_seed_repeats_its_drafts_and_drafts_differ_by_index_and_seed():
+    model = make_model()
+    first = write(model, [1], 20, PLAIN, seed=7, index=0).new_ids
+    assert write(model, [1], 20, PLAIN, seed=7, index=0).new_ids == first
+    others = [write(model, [1], 20, PLAIN, seed=s, index=i).new_ids for s, i in ((7, 1), (8, 0), (0, 7))]
     assert all(other != first for other in others)
     assert others[0] != others[2]
 
 
-def test_any_seed_gives_a_generator():
-    states = [sample_generator(seed).get_state() for seed in (0, 1, 2**32, 2**63 - 1, 2**64, 10**30)]
-    assert len({tuple(state.tolist()) for state in states}) == len(states)
+@pytest.mark.parametrize("max_rows", [2, 32])
+def test_drafts_of_one_prompt_are_read_once(monkeypatch, passes, max_rows):
+    monkeypatch.setattr(generation, "MAX_ROWS", max_rows)
+    model = make_model()
+    shapes = passes(model)
+    drafts = write_all(model, [[1, 2, 3, 4]] * 5, 3, PLAIN)
+    assert shapes == [(1, 3)]
+    assert len({tuple(draft.new_ids) for draft in drafts}) > 2
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 2, 9])
+@pytest.mark.parametrize("max_rows", [1, 3, 32])
+def test_every_draft_gets_its_tokens_one_by_one_and_no_more(monkeypatch, max_new_tokens, max_rows):
+    monkeypatch.setattr(generation, "MAX_ROWS", max_rows)
+    drafts = drafts_of(PROMPTS)
+    lengths = {id(draft): [] for draft in drafts}
+    for draft in turns(make_model(), drafts, max_new_tokens, PLAIN):
+        lengths[id(draft)].append(len(draft.new_ids))
+        assert draft.ended == (len(draft.new_ids) == max_new_tokens)
+        assert not draft.reached_end
+    assert all(seen == list(range(1, max_new_tokens + 1)) for seen in lengths.values())
+    assert all(len(draft.log_probabilities) == max_new_tokens for draft in drafts)
+
+
+def test_no_drafts_are_written_at_once():
+    assert list(turns(make_model(), [], 5)) == []
+
+
+def test_a_draft_that_its_reader_ends_is_written_no_further_and_makes_room(monkeypatch):
+    monkeypatch.setattr(generation, "MAX_ROWS", 2)
+    model, drafts = make_model(), drafts_of(PROMPTS[:4])
+    order = []
+    for draft in turns(model, drafts, 6, PLAIN):
+        order.append(drafts.index(draft))
+        if draft is drafts[1] and len(draft.new_ids) == 2:
+            draft.ended = True
+    assert order == [0, 1, 0, 1, 0, 2, 0, 2, 0, 2, 0, 2, 3, 2, 3, 2, 3, 3, 3, 3]
+    assert [len(draft.new_ids) for draft in drafts] == [6, 2, 6, 6]
+    assert [draft.reached_end for draft in drafts] == [False] * 4
+    for index, draft in enumerate(drafts):
+        n = len(draft.new_ids)
+        assert_same(draft, plain_write(model, PROMPTS[index], n, PLAIN, sample_generator(0, index)))
+
+
+def test_a_draft_that_is_ended_in_the_turn_of_another_is_written_no_further():
+    drafts = drafts_of(PROMPTS[:3])
+    for draft in turns(make_model(), drafts, 6, PLAIN):
+        if draft is drafts[0] and len(draft.new_ids) == 2:
+            drafts[1].ended = True
+    assert [len(draft.new_ids) for draft in drafts] == [6, 1, 6]
 
 
 def test_the_end_is_never_drawn_where_it_does_not_end_the_text():
     model = make_model()
     with torch.no_grad():
         model.lm_head.weight *= 1e-3  # all about equally likely
-    for settings in (SamplingSettings(1.0), SamplingSettings(2.0, top_k=V), GREEDY):
-        ids = write(model, [1], 60, settings)
-        assert len(ids) == 60
-        assert END not in ids
+    for settings in (PLAIN, SamplingSettings(2.0, top_k=V), GREEDY):
+        (draft,) = write_all(model, [[1]], 60, settings)
+        assert len(draft.new_ids) == 60
+        assert not draft.reached_end
+        assert not {*NEVER, END} & {*draft.new_ids}
+
+
+def test_ids_without_a_text_are_never_drawn_where_the_end_may_be():
+    model = make_model()
+    with torch.no_grad():
+        model.lm_head.weight *= 1e-3
+        # Likelier than anything else, whatever was read.
+        model.lm_head.weight[[*NEVER]] = model.final_norm.weight.sign() * 1e-2
+    drafts = write_all(model, [[1]] * 30, 30, SamplingSettings(2.0), stops_at_end=True)
+    seen = {token for draft in drafts for token in draft.new_ids}
+    assert seen == set(range(9))
+    assert any(draft.reached_end for draft in drafts)
 
 
 def test_the_end_ends_the_text_where_it_does_and_is_not_given():
     model = make_model()
-    settings = SamplingSettings(1.5)
-    lengths = set()
-    for index in range(10):
-        ids = write(model, [1], 40, settings, index=index, stops_at_end=True)
-        assert ids == plain_generate(model, [1], 40, settings, sample_generator(0, index), stops_at_end=True)
-        assert END not in ids
-        lengths.add(len(ids))
+    drafts = write_all(model, [[1]] * 10, 40, SamplingSettings(1.5), stops_at_end=True)
+    for index, draft in enumerate(drafts):
+        expected = plain_write(model, [1], 40, SamplingSettings(1.5), sample_generator(0, index), stops_at_end=True)
+        assert_same(draft, expected)
+        assert END not in draft.new_ids
+        assert draft.ended
+        assert draft.reached_end == (len(draft.new_ids) < 40)
+    lengths = {len(draft.new_ids) for draft in drafts}
     assert min(lengths) < 40
     assert len(lengths) > 3
 
 
+@BOTH
+def test_log_probabilities_are_those_of_the_model_over_all_tokens(architecture):
+    model = make_model(architecture)
+    for draft in write_all(model, [[1, 2, 3], [4]], 5, EVERYTHING):
+        text = [*draft.ids, *draft.new_ids]
+        with torch.no_grad():
+            every = model(torch.tensor([text[:-1]]))[0].log_softmax(-1)[-5:]
+        expected = every.gather(1, torch.tensor(draft.new_ids)[:, None])[:, 0]
+        torch.testing.assert_close(torch.tensor(draft.log_probabilities), expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("damage", [math.nan, math.inf])
-@pytest.mark.parametrize("settings", [GREEDY, SamplingSettings(1.0), SamplingSettings(1.0, top_k=2)])
+@pytest.mark.parametrize("settings", [GREEDY, PLAIN, EVERYTHING])
 def test_weights_that_are_not_numbers_are_reported_and_not_sampled(damage, settings):
     model = make_model()
     with torch.no_grad():
         model.final_norm.weight[0] = damage
     with pytest.raises(CheckpointError, match="not a number"):
         write(model, [1], 1, settings)
-    with pytest.raises(CheckpointError, match="not a number"):
-        choose_next(torch.tensor([-math.inf, -math.inf]), settings, sample_generator(0))
 
 
-def test_one_number_among_many_that_is_none_is_enough_to_report_it():
-    logits = torch.zeros(V)
-    logits[3] = math.nan
-    for settings in (GREEDY, SamplingSettings(1.0)):
-        with pytest.raises(CheckpointError, match="not a number"):
-            choose_next(logits, settings, sample_generator(0))
-
-
-def test_writing_leaves_the_global_generator_the_mode_and_the_gradients_alone():
+def test_writing_leaves_the_global_generators_the_mode_and_the_gradients_alone():
     model = make_model()
-    state = torch.get_rng_state()
-    pieces = generate(
-        model,
-        [1],
-        max_new_tokens=20,
-        settings=SamplingSettings(1.0),
-        generator=sample_generator(1),
-        end_id=END,
-        stops_at_end=False,
-    )
-    for _ in islice(pieces, 10):
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    pieces = turns(model, drafts_of(PROMPTS), 20, PLAIN)
+    for _ in islice(pieces, 40):
         assert not torch.is_inference_mode_enabled()  # the caller may train between two tokens
-    assert torch.equal(torch.get_rng_state(), state)
+        assert torch.is_grad_enabled()
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert np.random.get_state()[1].tolist() == numpy_state
     assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())
+    model(torch.tensor([[1, 2]])).sum().backward()
+    next(pieces)
 
 
-def test_generation_computes_in_the_precision_that_it_is_given() -> None:
-    model = make_model("qwen3")
-    dtypes = set()
-    model.lm_head.register_forward_hook(lambda module, inputs, output: dtypes.add(output.dtype))
-    settings = {"max_new_tokens": 3, "settings": SamplingSettings(), "end_id": 0, "stops_at_end": False}
-    list(generate(model, [1, 2], generator=sample_generator(1), **settings))
-    assert dtypes == {torch.float32}
-    dtypes.clear()
-    autocast = Runtime(torch.device("cpu"), "bf16", compile=False, threads=1, reason="a test").autocast
-    written = list(generate(model, [1, 2], generator=sample_generator(1), autocast=autocast, **settings))
-    assert dtypes == {torch.bfloat16}
-    assert len(written) == 3
+@BOTH
+@pytest.mark.parametrize("kind", ["bf16", "int8"])
+def test_generation_computes_in_the_precision_that_it_is_given(architecture, kind):
+    model = make_model(architecture)
+    if kind == "int8":
+        round_to_int8(model)
+    how = {"dtype": torch.bfloat16} if kind == "bf16" else {"int8": True}
+    draft = write(model, [1, 2, 3], 5, PLAIN, **how)
+    text = torch.tensor([[*draft.ids, *draft.new_ids[:-1]]])
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind == "bf16"):
+        logits = model(text)[0, -5:].float()
+    scale = float(logits.abs().max())
+    got = torch.tensor(draft.log_probabilities)
+    expected = logits.log_softmax(-1)[range(5), draft.new_ids]
+    torch.testing.assert_close(got, expected, rtol=0, atol=2e-2 * scale)
+    with torch.no_grad():
+        exact = model(text)[0, -5:].log_softmax(-1)[range(5), draft.new_ids]
+    assert not torch.allclose(got, exact, rtol=0, atol=1e-5)
+
+
+def test_as_many_rows_are_written_at_once_as_their_cache_has_room_for(monkeypatch):
+    model = make_model()
+    decoder = Decoder(model, 3, 8)
+    size = sum(layer.cache.nbytes for layer in decoder.layers)
+    for room, rows in ((size, 3), (size - 1, 2), (size // 3, 1), (1, 1), (2**30, generation.MAX_ROWS)):
+        monkeypatch.setattr(generation, "CACHE_BYTES", room)
+        assert rows_at_once(model, 8) == rows
+    monkeypatch.setattr(generation, "CACHE_BYTES", size)
+    assert rows_at_once(model, 4) == 6
+    order = [draft.ids[0] for draft in turns(model, drafts_of([[0], [1], [2], [3], [4]]), 7)]
+    assert order == [0, 1, 2] * 7 + [3, 4] * 7
+
+
+def test_the_last_ids_of_a_draft_go_over_from_its_beginning_to_what_is_new():
+    for ids in ([1], [1, 2, 3]):
+        for new_ids in ([], [4], [4, 5, 6, 7]):
+            draft = Draft(ids, sample_generator(0), new_ids)
+            for n in range(1, 9):
+                assert draft.last(n) == [*ids, *new_ids][-n:]
 
 
 def test_a_continuation_leaves_the_mode_alone_and_may_be_kept_from_ending(tiny: Tiny) -> None:
@@ -278,3 +342,14 @@ def test_a_continuation_leaves_the_mode_alone_and_may_be_kept_from_ending(tiny: 
         assert state.model.training == training
         assert min(map(len, texts[::2])) < 100
         assert [*map(len, texts[1::2])] == [100] * 3
+
+
+def test_a_continuation_is_the_same_for_the_same_weights_and_needs_no_prompt(tiny: Tiny) -> None:
+    state = tiny.state("data.documents=line")
+    state.model.train()
+    first, again = (
+        continuation(state.model, state.prepared, "", seed=1, num_tokens=30, may_end=False) for _ in range(2)
+    )
+    assert first == again
+    assert len(first) == 30
+    assert continuation(state.model, state.prepared, "", seed=2, num_tokens=30, may_end=False) != first
