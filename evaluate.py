@@ -23,7 +23,7 @@ if __name__ == "__main__":
 import numpy as np
 import torch
 
-from data.dataset import Split, evaluation_windows, open_split
+from data.dataset import Split, evaluation_windows, open_split, sliding_windows
 from engine.loading import TrainedModel, add_run_options, load_from_options
 from engine.processes import ALONE, Processes
 from engine.runtime import Runtime
@@ -67,10 +67,13 @@ def evaluate(
     runtime: Runtime,
     *,
     max_tokens: int | None = None,
+    stride: int | None = None,
     processes: Processes = ALONE,
 ) -> Evaluation:
-    """Predict the split's tokens, at most the first `max_tokens`, in windows that do not overlap.
+    """Predict the split's tokens, at most the first `max_tokens`, each once.
 
+    The windows do not overlap. With a `stride` they do (`sliding_windows`): every token then has more context, and
+    the work is `context_length / stride` times as much.
     Several `processes` share the work, and all get the result of the whole. The same weights always give the same
     number, and no random generator is touched. Leaves the model in the mode that it was in.
     """
@@ -80,10 +83,14 @@ def evaluate(
     was_training = model.training
     model.eval()
     total, tokens, chars, num_bytes = 0.0, 0, 0, 0
-    batches = evaluation_windows(split, context_length, batch_size, max_tokens)
+    if stride is None:
+        batches = evaluation_windows(split, context_length, batch_size, max_tokens)
+    else:
+        batches = sliding_windows(split, context_length, batch_size, stride=stride, max_tokens=max_tokens)
     for idx, targets in islice(batches, processes.rank, None, processes.world_size):
         with runtime.autocast():
-            loss = next_token_loss(model(idx.to(runtime.device)), targets.to(runtime.device))
+            logits = model(idx.to(runtime.device))[:, -targets.shape[1] :]  # (B, N, V), where the targets are
+            loss = next_token_loss(logits, targets.to(runtime.device))
         total += loss.item() * targets.numel()
         tokens += targets.numel()
         chars += int(tokenizer.chars_per_token[targets.numpy()].sum())
@@ -98,33 +105,51 @@ def main(arguments: Sequence[str]) -> int:
     """The command: the measures to stdout."""
     options = read_command_line(arguments)
     trained = load_from_options(options)
+    check_stride(options.stride, trained.model.config.context_length)
     if options.text_file is None:
         split = own_split(trained, options.split)
     else:
         split = text_split(trained, options.text_file, encoding=options.encoding, skip_unknown=options.skip_unknown)
     with explain_out_of_memory(trained.checkpoint.config, training=False):
-        result = evaluate(trained.model, split, trained.tokenizer, trained.runtime)
+        result = evaluate(trained.model, split, trained.tokenizer, trained.runtime, stride=options.stride)
+    if options.json:
+        print(json_line(result, trained, split, options.stride))
+    else:
+        print(plain_text(result, trained, split, options.stride))
+    return 0
+
+
+def json_line(result: Evaluation, trained: TrainedModel, split: Split, stride: int | None) -> str:
+    """The measures, and what they are of, as one object."""
     facts = {
         "loss": result.loss,
         "bits_per_char": result.bits_per_char,
         "bits_per_byte": result.bits_per_byte,
         "perplexity": result.perplexity,
         **{key: value for key, value in asdict(result).items() if key != "loss"},
+        "stride": stride,
         "text": split.name,
         "checkpoint": str(trained.checkpoint.path),
         "step": trained.checkpoint.step,
         "precision": trained.runtime.precision,
     }
-    if options.json:
-        print(json.dumps(facts, ensure_ascii=False))
-        return 0
-    print(f"{trained.checkpoint.path} on {split.name} ({trained.runtime.describe()})")
-    print(f"loss           {result.loss:.4f} nats per token")
-    print(f"bits per char  {result.bits_per_char:.4f}")
-    print(f"bits per byte  {result.bits_per_byte:.4f}")
-    print(f"perplexity     {result.perplexity:.4f}")
-    print(f"predicted      {result.tokens:,} tokens, {result.chars:,} characters, {result.bytes:,} bytes")
-    return 0
+    return json.dumps(facts, ensure_ascii=False)
+
+
+def plain_text(result: Evaluation, trained: TrainedModel, split: Split, stride: int | None) -> str:
+    """The same in lines to read."""
+    how = "side by side" if stride is None else f"every {stride}"
+    return "\n".join(
+        (
+            f"{trained.checkpoint.path} on {split.name} ({trained.runtime.describe()})",
+            f"loss           {result.loss:.4f} nats per token",
+            f"bits per char  {result.bits_per_char:.4f}",
+            f"bits per byte  {result.bits_per_byte:.4f}",
+            f"perplexity     {result.perplexity:.4f}",
+            f"predicted      {result.tokens:,} tokens, {result.chars:,} characters, {result.bytes:,} bytes",
+            f"windows        of {trained.model.config.context_length:,} tokens, {how}",
+        )
+    )
 
 
 def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
@@ -138,6 +163,13 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
         "--encoding", metavar="NAME", type=encoding_name, help="of that file (as data.encoding of the run)"
     )
     parser.add_argument("--skip-unknown", action="store_true", help="leave out what the model does not know of it")
+    parser.add_argument(
+        "--stride",
+        type=int,
+        metavar="N",
+        help="let windows overlap, each N tokens after the one before: more than context_length - N tokens of context "
+        "for all, context_length / N times the time (no overlap)",
+    )
     parser.add_argument("--json", action="store_true", help="print one object")
     add_run_options(parser)
     options = parser.parse_args(arguments)
@@ -146,6 +178,15 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
             "command line: --encoding and --skip-unknown are for a --text-file; name one, or leave them out"
         )
     return options
+
+
+def check_stride(stride: int | None, context_length: int) -> None:
+    """Raise `UserError` for a stride with which windows of this model would leave tokens out, or never move on."""
+    if stride is not None and not 1 <= stride <= context_length:
+        raise UserError(
+            f"--stride must be from 1 to {context_length} (this model's context_length), got {stride}; "
+            f"N takes {context_length} / N times as long as without"
+        )
 
 
 def encoding_name(name: str) -> str:

@@ -1,6 +1,7 @@
 """Tokens to batches: random windows to train on, and every token in fixed order to evaluate on.
 
-Legend of shapes: B batch (windows), T `context_length` (or less, in the last window of an evaluation).
+Legend of shapes: B batch (windows), T `context_length` (or less, in the last window of an evaluation),
+N targets that a window adds to those of the windows before it, at its end.
 """
 
 import mmap
@@ -117,20 +118,51 @@ def evaluation_windows(
     Every token but the first is a target exactly once, or the first `max_tokens` of these. What does not fill
     a window comes last, as a batch of one shorter window.
     """
-    num_targets = max(len(split) - 1, 0)
-    if max_tokens is not None:
-        num_targets = min(num_targets, max_tokens)
+    num_targets = _num_targets(split, max_tokens)
     num_windows = num_targets // context_length
     for first in range(0, num_windows, batch_size):
         size = min(batch_size, num_windows - first)
-        yield _shifted(split, first * context_length, rows=size, length=context_length)
+        yield _windows(split, first * context_length, rows=size, length=context_length, stride=context_length)
     rest = num_targets - num_windows * context_length
     if rest:
-        yield _shifted(split, num_windows * context_length, rows=1, length=rest)
+        yield _windows(split, num_windows * context_length, rows=1, length=rest, stride=context_length)
 
 
-def _shifted(split: Split, start: int, *, rows: int, length: int) -> Batch:
-    """Adjacent windows from `start` on: inputs and targets, (rows, length)."""
-    split.note_reads(1, (rows * length + 1) * split.tokens.itemsize)
-    block = torch.from_numpy(split.tokens[start : start + rows * length + 1].astype(np.int64))
-    return block[:-1].view(rows, length), block[1:].view(rows, length)
+def sliding_windows(
+    split: Split, context_length: int, batch_size: int, *, stride: int, max_tokens: int | None = None
+) -> Iterator[Batch]:
+    """Windows that overlap, and the targets that each adds: idx (B, T), targets of its last N positions (B, N), int64.
+
+    Every token but the first is a target exactly once, in order, or the first `max_tokens` of these. The first window
+    adds all its targets, each later one begins `stride` tokens (1 to `context_length`) after the one before and adds
+    as many, and the last one is moved back to end where the text ends, and adds what remains. So every target is
+    predicted from at least `context_length - stride + 1` tokens, or from all that precede it. With a stride of
+    `context_length` these are the `evaluation_windows`, but for that last one, which is shorter there.
+    """
+    assert 1 <= stride <= context_length
+    num_targets = _num_targets(split, max_tokens)
+    length = min(context_length, num_targets)
+    if length:
+        yield _windows(split, 0, rows=1, length=length, stride=stride)
+    num_later = (num_targets - length) // stride
+    for first in range(0, num_later, batch_size):
+        size = min(batch_size, num_later - first)
+        idx, targets = _windows(split, (first + 1) * stride, rows=size, length=length, stride=stride)
+        yield idx, targets[:, -stride:]
+    rest = num_targets - length - num_later * stride
+    if rest:
+        idx, targets = _windows(split, num_targets - length, rows=1, length=length, stride=stride)
+        yield idx, targets[:, -rest:]
+
+
+def _num_targets(split: Split, max_tokens: int | None) -> int:
+    num_targets = max(len(split) - 1, 0)
+    return num_targets if max_tokens is None else min(num_targets, max_tokens)
+
+
+def _windows(split: Split, start: int, *, rows: int, length: int, stride: int) -> Batch:
+    """Windows from `start` on, each `stride` tokens after the one before: inputs and targets, (rows, length)."""
+    span = (rows - 1) * stride + length
+    split.note_reads(1, (span + 1) * split.tokens.itemsize)
+    block = torch.from_numpy(split.tokens[start : start + span + 1].astype(np.int64))
+    return block[:-1].unfold(0, length, stride), block[1:].unfold(0, length, stride)

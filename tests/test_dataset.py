@@ -16,6 +16,7 @@ from data.dataset import (
     evaluation_windows,
     open_split,
     sample_batch,
+    sliding_windows,
     windows_at,
 )
 from data.prepare import PreparedData, prepare
@@ -91,6 +92,31 @@ def test_an_evaluation_meets_every_target_once_and_in_order(
     assert all(len(idx) <= batch_size and idx.shape[1] <= context_length for idx, _ in batches)
     ragged = [len(idx) for idx, _ in batches if idx.shape[1] < context_length]
     assert ragged in ([], [1])
+
+
+@st.composite
+def context_and_stride(draw: st.DrawFn) -> tuple[int, int]:
+    context_length = draw(st.integers(1, 9))
+    return context_length, draw(st.integers(1, context_length))
+
+
+@unhurried
+@given(st.integers(0, 60), context_and_stride(), st.integers(1, 5), st.none() | st.integers(0, 70))
+def test_sliding_windows_add_every_target_once_and_in_order_with_the_context_that_the_stride_leaves(
+    length: int, shape: tuple[int, int], batch_size: int, max_tokens: int | None
+) -> None:
+    context_length, stride = shape
+    batches = list(sliding_windows(split_of(length), context_length, batch_size, stride=stride, max_tokens=max_tokens))
+    num_targets = max(length - 1, 0) if max_tokens is None else min(max(length - 1, 0), max_tokens)
+    added = [token for _, targets in batches for token in targets.flatten().tolist()]
+    assert added == list(range(1, num_targets + 1))
+    for idx, targets in batches:
+        assert len(idx) == len(targets) <= batch_size
+        assert idx.shape[1] == min(context_length, num_targets)
+        assert torch.equal(idx, idx[:, :1] + torch.arange(idx.shape[1]))
+        assert torch.equal(targets, idx[:, -targets.shape[1] :] + 1)
+        context = targets - idx[:, :1]
+        assert (context >= targets.clamp(max=context_length - stride + 1)).all()
 
 
 def test_the_two_splits_are_the_text_without_gap_or_overlap(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ import train
 from config.schema import ModelConfig
 from data.dataset import Split
 from data.tokenizer import ByteTokenizer, CharTokenizer
+from engine.loading import load_model
 from engine.runtime import Runtime
 from errors import DataError, UserError
 from evaluate import Evaluation, evaluate
 from evaluate import main as evaluate_command
-from model import GPT
+from model import GPT, next_token_loss
 
 RUNTIME = Runtime(torch.device("cpu"), "fp32", compile=False, threads=1, reason="a test")
 
@@ -25,6 +26,16 @@ RUNTIME = Runtime(torch.device("cpu"), "fp32", compile=False, threads=1, reason=
 def tiny_model(vocab_size: int) -> GPT:
     torch.manual_seed(0)
     return GPT(ModelConfig(context_length=8, d_model=16, num_heads=2, num_layers=2, dropout=0.5), vocab_size)
+
+
+def sharp_model(vocab_size: int) -> GPT:
+    """One whose predictions depend much on what it sees, so that a wrong context shows in the loss."""
+    model = tiny_model(vocab_size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(std=0.3)
+    return model.eval()
 
 
 def loss_one_by_one(model: GPT, ids: np.ndarray) -> float:
@@ -48,6 +59,53 @@ def test_the_loss_counts_every_token_but_the_first_exactly_once(length: int) -> 
     assert result.loss == pytest.approx(loss_one_by_one(model, ids), abs=1e-5)
 
 
+def strided_loss_one_by_one(model: GPT, ids: np.ndarray, stride: int) -> float:
+    """The same, from the start of the first window that reaches the token; windows of 8 begin `stride` apart."""
+    model.eval()
+    total = 0.0
+    start, last_start = 0, max(0, len(ids) - 1 - 8)  # the last window ends with the text
+    for position in range(1, len(ids)):
+        while start + 8 < position:
+            start = min(start + stride, last_start)
+        logits = model(torch.tensor([ids[start:position].tolist()]))[0, -1]
+        total -= torch.log_softmax(logits.double(), dim=-1)[ids[position]].item()
+    return total / (len(ids) - 1)
+
+
+@pytest.mark.parametrize("length", [2, 8, 9, 10, 17, 100])
+@pytest.mark.parametrize("stride", [1, 2, 3, 5, 7, 8])
+def test_with_a_stride_every_token_counts_once_as_the_first_window_that_reaches_it_predicts_it(
+    stride: int, length: int
+) -> None:
+    tokenizer = CharTokenizer("abé")
+    ids = np.random.default_rng(0).integers(3, size=length).astype(np.uint8)
+    model = sharp_model(tokenizer.vocab_size)
+    result = evaluate(model, Split("val", ids), tokenizer, RUNTIME, stride=stride)
+    assert (result.tokens, result.chars) == (length - 1, length - 1)
+    assert result.bytes == length - 1 + (ids[1:] == 2).sum()
+    assert result.loss == pytest.approx(strided_loss_one_by_one(model, ids, stride), abs=1e-6)
+
+
+@pytest.mark.parametrize("length", [2, 8, 9, 17, 97])
+def test_a_stride_of_the_whole_window_is_no_stride_where_windows_fill_the_text(length: int) -> None:
+    tokenizer = CharTokenizer("abc")
+    split = Split("val", np.random.default_rng(0).integers(3, size=length).astype(np.uint8))
+    model = sharp_model(tokenizer.vocab_size)
+    plain, strided = (evaluate(model, split, tokenizer, RUNTIME, stride=stride) for stride in (None, 8))
+    assert strided.loss == pytest.approx(plain.loss, abs=1e-6)
+    assert (strided.tokens, strided.chars, strided.bytes) == (plain.tokens, plain.chars, plain.bytes)
+
+
+def test_a_stride_of_the_whole_window_gives_the_end_of_the_text_more_context_than_no_stride() -> None:
+    tokenizer = CharTokenizer("abc")
+    ids = np.random.default_rng(0).integers(3, size=20).astype(np.uint8)  # 19 targets: two windows of 8, and 3
+    model = sharp_model(tokenizer.vocab_size)
+    plain, strided = (evaluate(model, Split("val", ids), tokenizer, RUNTIME, stride=stride) for stride in (None, 8))
+    logits = {start: model(torch.tensor([ids[start:19].tolist()]))[0, -3:] for start in (16, 11)}
+    rest = {start: next_token_loss(each[None], torch.tensor([ids[17:].tolist()])) for start, each in logits.items()}
+    assert 19 * (plain.loss - strided.loss) == pytest.approx(3 * (rest[16] - rest[11]).item(), abs=1e-5)
+
+
 def test_an_evaluation_repeats_exactly_and_leaves_generators_and_mode_alone() -> None:
     tokenizer = CharTokenizer("abc")
     split = Split("val", np.random.default_rng(0).integers(3, size=100).astype(np.uint8))
@@ -65,9 +123,11 @@ def test_max_tokens_takes_the_first_ones() -> None:
     tokenizer = CharTokenizer("abc")
     ids = np.random.default_rng(0).integers(3, size=100).astype(np.uint8)
     model = tiny_model(tokenizer.vocab_size)
-    limited = evaluate(model, Split("val", ids), tokenizer, RUNTIME, max_tokens=20)
-    assert limited.loss == pytest.approx(evaluate(model, Split("val", ids[:21]), tokenizer, RUNTIME).loss, abs=1e-6)
-    assert limited.tokens == 20
+    for stride in (None, 3):
+        limited = evaluate(model, Split("val", ids), tokenizer, RUNTIME, max_tokens=20, stride=stride)
+        expected = evaluate(model, Split("val", ids[:21]), tokenizer, RUNTIME, stride=stride)
+        assert limited.loss == pytest.approx(expected.loss, abs=1e-6)
+        assert limited.tokens == 20
 
 
 def test_bits_are_per_character_and_per_byte_whatever_the_tokens_are() -> None:
@@ -125,8 +185,45 @@ def test_the_command_measures_what_training_measured(folder: Path) -> None:
     assert facts["loss"] == trained["val/loss"]
     assert facts["bits_per_char"] == trained["val/bits_per_char"]
     assert facts["step"] == 6
+    assert facts["stride"] is None
     assert f"loss           {facts['loss']:.4f} nats per token" in text.out
+    assert "windows        of 8 tokens, side by side" in text.out
     assert json.loads(train.out)["tokens"] == int(0.9 * len(ENGLISH)) - 1
+
+
+def test_the_command_slides_the_window_over_any_text(folder: Path) -> None:
+    own, text, other = side_by_side(
+        folder,
+        [
+            ["evaluate.py", "runs/a", "--json", "--stride", "3"],
+            ["evaluate.py", "runs/a", "--stride", "3"],
+            ["evaluate.py", "runs/a", "--json", "--stride", "8", "--text-file", "other.txt"],
+        ],
+    )
+    facts, trained = json.loads(own.out), load_model(str(folder / "runs" / "a"))
+    val = ENGLISH[int(0.9 * len(ENGLISH)) :]
+    expected = strided_loss_one_by_one(trained.model, trained.tokenizer.encode(val), 3)
+    assert (facts["stride"], facts["tokens"], facts["chars"]) == (3, len(val) - 1, len(val) - 1)
+    assert facts["loss"] == pytest.approx(expected, abs=1e-6)
+    assert facts["bits_per_char"] == pytest.approx(expected / math.log(2), abs=1e-5)
+    assert "windows        of 8 tokens, every 3" in text.out.splitlines()
+    assert max(map(len, text.out.splitlines())) <= 80
+    assert (json.loads(other.out)["stride"], json.loads(other.out)["tokens"]) == (8, 12)
+
+
+@pytest.mark.parametrize("stride", ["0", "-1", "9", "1000000000000000000000"])
+def test_a_stride_that_leaves_tokens_out_or_stands_still_is_refused(folder: Path, stride: str) -> None:
+    with pytest.raises(UserError) as error:
+        evaluate_command([str(folder / "runs" / "a"), "--stride", stride])
+    assert str(error.value) == (
+        f"--stride must be from 1 to 8 (this model's context_length), got {stride}; "
+        "N takes 8 / N times as long as without"
+    )
+
+
+def test_a_stride_that_is_no_whole_number_is_refused() -> None:
+    with pytest.raises(UserError, match=r"--stride: invalid int value: '2\.5'"):
+        evaluate_command(["runs/a", "--stride", "2.5"])
 
 
 def test_any_text_file_can_be_measured_and_faults_in_it_are_one_line(folder: Path) -> None:
