@@ -23,6 +23,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 NOT_HERE = ("pip install -r requirements-dev.txt", "wandb leet", "torchrun")
 TINY_RUN = (*TINY, "train.max_steps=4", "train.eval_interval=2", "train.eval_tokens=64")
 SAMPLE_LENGTH = ("--max-new-tokens", "20")
+SHORT_STRIDE = ("--stride", "4")  # within the tiny model's window
 
 
 def readme_commands() -> list[str]:
@@ -65,6 +66,8 @@ def test_a_command_of_the_readme_works(
         arguments += ["train.max_steps=6"] if "--resume" in arguments else TINY_RUN
     elif script == "sample.py":
         arguments += SAMPLE_LENGTH
+    elif "--stride" in arguments:
+        arguments += SHORT_STRIDE
     if "--interactive" in arguments:
         monkeypatch.setattr("sys.stdin", io.StringIO("import \n\n"))
     if "--help" in arguments:
