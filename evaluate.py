@@ -89,8 +89,8 @@ def evaluate(
         batches = sliding_windows(split, context_length, batch_size, stride=stride, max_tokens=max_tokens)
     for idx, targets in islice(batches, processes.rank, None, processes.world_size):
         with runtime.autocast():
-            logits = model(idx.to(runtime.device))[:, -targets.shape[1] :]  # (B, N, V), where the targets are
-            loss = next_token_loss(logits, targets.to(runtime.device))
+            hidden = model.hidden_states(idx.to(runtime.device))[:, -targets.shape[1] :]  # (B, N, C)
+            loss = next_token_loss(model.lm_head(hidden), targets.to(runtime.device))
         total += loss.item() * targets.numel()
         tokens += targets.numel()
         chars += int(tokenizer.chars_per_token[targets.numpy()].sum())
