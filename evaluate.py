@@ -132,6 +132,7 @@ def json_line(result: Evaluation, trained: TrainedModel, split: Split, stride: i
         "checkpoint": str(trained.checkpoint.path),
         "step": trained.checkpoint.step,
         "precision": trained.runtime.precision,
+        "weights": trained.weights,
     }
     return json.dumps(facts, ensure_ascii=False)
 
@@ -139,9 +140,10 @@ def json_line(result: Evaluation, trained: TrainedModel, split: Split, stride: i
 def plain_text(result: Evaluation, trained: TrainedModel, split: Split, stride: int | None) -> str:
     """The same in lines to read."""
     how = "side by side" if stride is None else f"every {stride}"
+    rounded = ", weights of 8 bits" if trained.weights == "int8" else ""
     return "\n".join(
         (
-            f"{trained.checkpoint.path} on {split.name} ({trained.runtime.describe()})",
+            f"{trained.checkpoint.path} on {split.name} ({trained.runtime.describe()}{rounded})",
             f"loss           {result.loss:.4f} nats per token",
             f"bits per char  {result.bits_per_char:.4f}",
             f"bits per byte  {result.bits_per_byte:.4f}",
@@ -171,7 +173,7 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
         "for all, context_length / N times the time (no overlap)",
     )
     parser.add_argument("--json", action="store_true", help="print one object")
-    add_run_options(parser)
+    add_run_options(parser, has_weights=True)
     options = parser.parse_args(arguments)
     if options.text_file is None and (options.encoding is not None or options.skip_unknown):
         raise UserError(

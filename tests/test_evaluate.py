@@ -211,6 +211,21 @@ def test_the_command_slides_the_window_over_any_text(folder: Path) -> None:
     assert (json.loads(other.out)["stride"], json.loads(other.out)["tokens"]) == (8, 12)
 
 
+def test_the_command_measures_what_weights_of_8_bits_cost(folder: Path) -> None:
+    exact, rounded, text = side_by_side(
+        folder,
+        [
+            ["evaluate.py", "runs/a", "--json"],
+            ["evaluate.py", "runs/a", "--json", "--weights", "int8"],
+            ["evaluate.py", "runs/a", "--weights", "int8"],
+        ],
+    )
+    before, after = json.loads(exact.out), json.loads(rounded.out)
+    assert (before["weights"], after["weights"]) == ("exact", "int8")
+    assert 0 < abs(after["loss"] - before["loss"]) < 0.01
+    assert "weights of 8 bits)" in text.out.splitlines()[0]
+
+
 @pytest.mark.parametrize("stride", ["0", "-1", "9", "1000000000000000000000"])
 def test_a_stride_that_leaves_tokens_out_or_stands_still_is_refused(folder: Path, stride: str) -> None:
     with pytest.raises(UserError) as error:

@@ -6,8 +6,10 @@ import shutil
 import pytest
 import torch
 
+from engine import loading
 from engine.checkpoint import load_checkpoint
 from engine.loading import add_run_options, load_from_options, load_model
+from engine.runtime import Runtime
 from errors import ArgumentParser, CheckpointError, ConfigError, DeviceError, UserError
 
 IDX = torch.arange(8)[None]
@@ -99,6 +101,7 @@ def test_what_cannot_be_is_refused_with_its_name(tiny, monkeypatch):
         ({"precision": "fp8"}, ConfigError, "runtime.precision"),
         ({"threads": 0}, ConfigError, "runtime.threads"),
         ({"checkpoint": "worst"}, CheckpointError, "--checkpoint worst"),
+        ({"weights": "int4"}, UserError, "--weights must be exact or int8, got 'int4'"),
     ):
         with pytest.raises(kind, match=words):
             load_model(str(run.path), **options)
@@ -119,3 +122,22 @@ def test_a_model_computes_as_it_was_trained_unless_asked_otherwise(tiny):
     run = tiny.run("runtime.precision=bf16")
     assert load_model(str(run.path), device="cpu").runtime.precision == "bf16"
     assert load_model(str(run.path), device="cpu", precision="fp32").runtime.precision == "fp32"
+
+
+def test_weights_of_8_bits_are_close_and_never_the_default(tiny):
+    run = tiny.run()
+    exact, rounded = (load_model(str(run.path), device="cpu", **options) for options in ({}, {"weights": "int8"}))
+    assert (exact.weights, rounded.weights) == ("exact", "int8")
+    before, after = exact.model.state_dict(), rounded.model.state_dict()
+    for name, weight in before.items():
+        if weight.dim() == 2 and "embedding" not in name:
+            assert not torch.equal(weight, after[name])
+            assert (weight - after[name]).abs().max() <= weight.abs().max() / 127
+    assert torch.equal(exact.model.final_norm.weight, rounded.model.final_norm.weight)
+
+
+def test_weights_of_8_bits_are_refused_where_there_is_no_kernel_for_them(tiny, monkeypatch):
+    run = tiny.run()
+    monkeypatch.setattr(loading, "choose_runtime", lambda *_: Runtime(torch.device("meta"), "fp32", False, 1, "a test"))
+    with pytest.raises(UserError, match="--weights int8 is for CPUs"):
+        load_model(str(run.path), weights="int8")

@@ -86,4 +86,4 @@ def test_the_python_of_the_readme_works(
     monkeypatch.chdir(folder)
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     exec(code, {})
-    assert len(capsys.readouterr().out) == 200
+    assert 0 < len(capsys.readouterr().out) <= 200
