@@ -348,11 +348,6 @@ class KVCache:
         """Positions held."""
         return self.layers[0].length
 
-    def clear(self) -> None:
-        """Forget everything, and keep the memory."""
-        for layer in self.layers:
-            layer.length = 0
-
 
 def count_parameters(config: ModelConfig, vocab_size: int) -> int:
     """How many numbers a model of this shape learns; a tied head counts once."""

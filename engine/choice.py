@@ -48,8 +48,8 @@ class SamplingSettings:
             raise UserError(f"--top-p must be above 0 and at most 1 (all tokens), got {self.top_p}")
         if not 0 <= self.min_p <= 1:
             raise UserError(f"--min-p must be from 0 (all tokens) to 1, got {self.min_p}")
-        if not 0 < self.repetition_penalty < float("inf"):
-            raise UserError(f"--repetition-penalty must be above 0 (1: none), got {self.repetition_penalty}")
+        if not 0.001 <= self.repetition_penalty <= 1000:
+            raise UserError(f"--repetition-penalty must be from 0.001 to 1000 (1: none), got {self.repetition_penalty}")
 
 
 def sample_generator(seed: int, index: int = 0) -> np.random.Generator:

@@ -34,10 +34,11 @@ class Place:
 
 
 class Decoder:
-    """Rows of a model, each with the keys and values of its own positions; `lengths` says how many these are.
+    """Rows of a model in evaluation mode, each with the keys and values of its own positions, `lengths` of them.
 
     `capacity` is the number of positions that a row has room for, at most the window. `dtype` is the precision of the
-    matrix products, and `int8` computes them with weights of 8 bits. Once the model's weights change, make a new one.
+    matrix products; `int8` computes them with weights of 8 bits, those of a model that `round_to_int8` has changed.
+    Once the model's weights change, make a new one.
     """
 
     def __init__(

@@ -16,6 +16,7 @@ from data.prepare import PreparedData
 from data.tokenizer import Tokenizer
 from engine.choice import SamplingSettings, choose, sample_generator
 from engine.decoder import Decoder
+from errors import UserError
 from model import GPT
 
 MAX_ROWS = 32  # written side by side: more gain little on a CPU
@@ -34,7 +35,7 @@ class Draft:
     reached_end: bool = False  # because the model ended it
 
     def last(self, n: int) -> list[int]:
-        """Its last ids, at most n."""
+        """Its last ids, at most n (from 1 on)."""
         new = self.new_ids[-n:]
         return [*self.ids[max(0, len(self.ids) + len(new) - n) :], *new] if len(new) < n else new
 
@@ -60,6 +61,8 @@ def generate(
     as are ids without a text. `dtype` and `int8` as in `Decoder`. The model reads the last window of a draft; where
     that is full, it goes on from its younger half.
     """
+    if max_new_tokens < 1:
+        raise UserError(f"max_new_tokens must be 1 or more, got {max_new_tokens}")
     context_length = model.config.context_length
     never = [*tokenizer.never_generated, *range(tokenizer.vocab_size, model.vocab_size)]
     if not stops_at_end:
@@ -80,6 +83,8 @@ def generate(
             windows=[draft.last(context_length) for draft in writing] if settings.repetition_penalty != 1 else (),
         )
         for draft, token, log_probability in zip(writing, ids.tolist(), log_probabilities.tolist(), strict=True):
+            if draft.ended:  # by the reader, in the turn of another
+                continue
             if token == tokenizer.end_id:
                 draft.ended = draft.reached_end = True
             else:
@@ -102,6 +107,8 @@ def take_turns(decoder: Decoder, writing: list[AnyDraft], waiting: deque[AnyDraf
     context_length = decoder.model.config.context_length
     to_read = {}
     for row, draft in enumerate(writing):
+        while waiting and waiting[0].ended:
+            waiting.popleft()
         if draft.ended and waiting:
             writing[row] = waiting.popleft()
             to_read[row] = writing[row].last(context_length)[:-1]

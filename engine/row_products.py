@@ -15,6 +15,7 @@ Product = Callable[[Tensor], Tensor]
 # Weights from which a product is worth a second thread, and oneDNN's larger overhead: that many stay in no cache.
 FROM_WEIGHTS = 2**17
 INT8_MAX = 127
+INT8_LANES = 16  # that PyTorch's operation reads at a time, also behind the end of a shorter row
 
 
 def row_product(linear: nn.Linear, dtype: torch.dtype, *, int8: bool = False) -> Product:
@@ -64,8 +65,8 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     (out, in) → (out, in) int8 and (out) fp32. The largest of a row becomes 127 or -127, so quantizing twice changes
     nothing more.
     """
-    largest = weight.abs().amax(dim=1)
-    scale = torch.where(largest > 0, largest / INT8_MAX, 1.0)
+    scale = weight.abs().amax(dim=1) / INT8_MAX
+    scale = scale.clamp(min=torch.finfo(scale.dtype).tiny)  # a row of zeros stays one
     return (weight / scale[:, None]).round().to(torch.int8), scale
 
 
@@ -73,9 +74,12 @@ def int8_product(weight: Tensor, bias: Tensor | None) -> Product:
     """With the weights in 8 bits, and x and the sums in bf16."""
     whole, scale = quantize(weight)
     ones = torch.ones_like(scale, dtype=torch.bfloat16)  # PyTorch's own scale would be rounded to bf16
+    missing = -weight.shape[1] % INT8_LANES
+    whole = F.pad(whole, (0, missing))
 
     def multiply(x: Tensor) -> Tensor:
-        return torch._weight_int8pack_mm(x.to(torch.bfloat16), whole, ones) * scale
+        x = x.to(torch.bfloat16)
+        return torch._weight_int8pack_mm(F.pad(x, (0, missing)) if missing else x, whole, ones) * scale
 
     return multiply if bias is None else lambda x: multiply(x) + bias
 

@@ -273,13 +273,8 @@ def test_logits_with_a_cache_equal_those_without(architecture: str, parts: list[
     assert cache.length == 8
 
 
-def test_a_cleared_cache_starts_anew_and_its_room_never_exceeds_the_window() -> None:
-    model = make_model("qwen3").eval()
-    idx = some_ids()
-    cache = KVCache(model, 3, 1000)
-    model(idx[:, :5], cache)
-    cache.clear()
-    torch.testing.assert_close(model(idx, cache), model(idx), atol=1e-5, rtol=0)
+def test_the_room_of_a_cache_never_exceeds_the_window() -> None:
+    cache = KVCache(make_model("qwen3"), 3, 1000)
     assert cache.layers[0].keys.shape == (3, 2, 8, 8)
 
 
