@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,9 @@ from engine.loading import TrainedModel, add_run_options, load_from_options
 from engine.prompts import Prompt, read_prompt, read_prompts, texts_of, unescaped
 from engine.stopping import explain_out_of_memory
 from engine.tracking import show_text
-from engine.writing import Text, write_on
+from engine.writing import Text, Written, write_on
 
 BETWEEN_SAMPLES = "\n---\n"
-Written = Iterator[tuple[Text, str]]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,15 +54,9 @@ def main(arguments: Sequence[str]) -> int:
             Dialogue(trained, **beginning, **how).run()
             return 0
         texts = texts_of(trained, prompts, num_samples=options.num_samples, **beginning)
-        written = write_on(trained, texts, **how)
-        if options.out or options.json or not (sys.stdout and sys.stdout.isatty()):
-            written = with_progress(written, len(texts) * options.max_new_tokens)
-        if options.json or options.prompts_file is not None:
-            facts = {"seed": seed, **asdict(settings), **facts_of(trained)}
-            pieces = json_lines(texts, written, facts) if options.prompts_file else json_list(texts, written, facts)
-        else:
-            pieces = plain_text(texts, written)
-        show(pieces, options.out)
+        report_unreachable(trained, options.stop)
+        facts = {"seed": seed, **asdict(settings), **facts_of(trained, options)}
+        deliver(texts, write_on(trained, texts, **how), options, facts)
     return 0
 
 
@@ -101,15 +95,32 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
         value = getattr(options, name)
         if value is not None and value < lowest:
             raise UserError(f"--{name.replace('_', '-')} must be {lowest} or more, got {value}")
-    if "" in options.stop:
-        raise UserError("--stop must be a text of at least one character, got ''")
     if options.interactive and (options.json or options.out or options.num_samples > 1):
         raise UserError("command line: --interactive shows one text at a time; leave out --json, --out, --num-samples")
+    if options.temperature == 0:
+        report_no_effect(options)
     if options.out is not None and not options.out.parent.is_dir():
         raise UserError(f"--out {options.out}: there is no folder {options.out.parent}; make it first")
     if options.out is not None and options.out.is_dir():
         raise UserError(f"--out {options.out}: this is a folder; name a file in it")
     return options
+
+
+def report_no_effect(options: argparse.Namespace) -> None:
+    """Say which options change nothing where the likeliest token is always taken."""
+    usual = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": None}
+    without = [f"--{name.replace('_', '-')}" for name, value in usual.items() if getattr(options, name) != value]
+    if without:
+        print(f"--temperature 0 takes the likeliest token; no effect: {', '.join(without)}", file=sys.stderr)
+    if options.num_samples > 1:
+        print("--temperature 0 takes the likeliest token, so the samples of a prompt are all the same", file=sys.stderr)
+
+
+def report_unreachable(trained: TrainedModel, stops: Sequence[str]) -> None:
+    """Say which stop strings the model cannot write."""
+    for stop in stops:
+        if trained.tokenizer.unknown(trained.as_read(stop)):
+            print(f"--stop {stop!r}: has characters that the model does not know, so it has no effect", file=sys.stderr)
 
 
 def read_all_prompts(options: argparse.Namespace) -> list[Prompt]:
@@ -121,22 +132,6 @@ def read_all_prompts(options: argparse.Namespace) -> list[Prompt]:
     return [Prompt(options.prompt)]
 
 
-def show(pieces: Iterator[str], out: Path | None) -> None:
-    """The text as it comes, or all of it to a file, which gets what there is where Ctrl-C ends it early."""
-    if out is None:
-        for piece in pieces:
-            show_text(piece)
-        return
-    written = []
-    try:
-        for piece in pieces:
-            written.append(piece)
-    finally:
-        if sys.exc_info()[0] in (None, KeyboardInterrupt):
-            write_output(out, "".join(written))
-            print(f"written to {out}", file=sys.stderr)
-
-
 def write_output(path: Path, text: str) -> None:
     """Write the samples to a file, whole or not at all; through a link, or to a device, as they are."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
@@ -146,15 +141,7 @@ def write_output(path: Path, text: str) -> None:
         write_text(path, text)
 
 
-def with_progress(written: Iterator[tuple[Text, str]], num_tokens: int) -> Iterator[tuple[Text, str]]:
-    """The same, with a bar on stderr where that is a terminal."""
-    with tqdm(total=num_tokens, unit=" tokens", leave=False, dynamic_ncols=True, disable=None) as bar:
-        for event in written:
-            bar.update()
-            yield event
-
-
-def plain_text(texts: Sequence[Text], written: Iterator[tuple[Text, str]]) -> Iterator[str]:
+def plain_text(texts: Sequence[Text], written: Written) -> Iterator[str]:
     """All texts in pieces, one after the other, each ending its line: the first as it comes, the others by then."""
     shown = 0
     yield texts[shown].prompt
@@ -169,26 +156,65 @@ def plain_text(texts: Sequence[Text], written: Iterator[tuple[Text, str]]) -> It
             yield BETWEEN_SAMPLES + texts[shown].prompt + texts[shown].continuation
 
 
-def json_lines(
-    texts: Sequence[Text], written: Iterator[tuple[Text, str]], facts: Mapping[str, object]
-) -> Iterator[str]:
-    """An object of every text on a line of its own, in their order, as soon as it and those before it have ended."""
-    started, shown, num_tokens = time.perf_counter(), 0, 0
-    for text, _ in written:
-        num_tokens += not text.reached_end
-        while shown < len(texts) and texts[shown].ended:
-            speed = num_tokens / (time.perf_counter() - started)
-            yield json.dumps(facts_about(texts[shown], speed, facts), ensure_ascii=False) + "\n"
-            shown += 1
+def deliver(texts: Sequence[Text], written: Written, options: argparse.Namespace, facts: Mapping[str, object]) -> None:
+    """Show the texts, or write them to a file. What Ctrl-C interrupts is delivered as far as it has come."""
+    if options.out is None and options.prompts_file is None and not options.json:
+        for piece in plain_text(texts, written):
+            show_text(piece)
+        return
+    delivery = Delivery(texts, options, facts)
+    num_tokens = len(texts) * options.max_new_tokens
+    is_hidden = True if delivery.shows_lines else None  # None: where stderr is no terminal
+    try:
+        with tqdm(total=num_tokens, unit=" tokens", leave=False, dynamic_ncols=True, disable=is_hidden) as bar:
+            for text, _ in written:
+                bar.update()
+                delivery.note(text)
+    except KeyboardInterrupt:
+        delivery.finish()
+        raise
+    delivery.finish()
 
 
-def json_list(texts: Sequence[Text], written: Iterator[tuple[Text, str]], facts: Mapping[str, object]) -> Iterator[str]:
-    """One list of the same objects, when the last text has ended."""
-    started = time.perf_counter()
-    for _ in written:
-        pass
-    speed = sum(len(text.new_ids) for text in texts) / (time.perf_counter() - started)
-    yield json.dumps([facts_about(text, speed, facts) for text in texts], ensure_ascii=False, indent=2) + "\n"
+class Delivery:
+    """Texts that are not watched as they are written: whole ones, in their order, to stdout or to a file."""
+
+    def __init__(self, texts: Sequence[Text], options: argparse.Namespace, facts: Mapping[str, object]) -> None:
+        self.texts = texts
+        self.out: Path | None = options.out
+        self.in_lines = options.prompts_file is not None
+        self.as_json = self.in_lines or options.json
+        self.shows_lines = self.in_lines and self.out is None
+        self.facts = facts
+        self.num_shown = self.num_tokens = 0
+        self.started = time.perf_counter()
+
+    def note(self, text: Text) -> None:
+        """A token of this text has been drawn, or it has ended. Lines go to stdout as soon as it is their turn."""
+        self.num_tokens += not text.reached_end
+        if self.shows_lines and self.texts[self.num_shown].ended:
+            ready = list(takewhile(lambda text: text.ended, self.texts[self.num_shown :]))
+            show_text(self.rendered(ready))
+            self.num_shown += len(ready)
+
+    def finish(self) -> None:
+        """Deliver what has not been yet; of an interrupted command, what there is."""
+        begun = [text for text in self.texts[self.num_shown :] if text.ended or text.new_ids]
+        if self.out is None:
+            show_text(self.rendered(begun) if begun else "")
+        elif begun:
+            write_output(self.out, self.rendered(begun))
+            print(f"written to {self.out}", file=sys.stderr)
+
+    def rendered(self, texts: Sequence[Text]) -> str:
+        """Texts as they are delivered."""
+        if not self.as_json:
+            return BETWEEN_SAMPLES.join(f"{text.prompt}{text.continuation}\n" for text in texts)
+        speed = self.num_tokens / (time.perf_counter() - self.started)
+        objects = [facts_about(text, speed, self.facts) for text in texts]
+        if self.in_lines:
+            return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
+        return json.dumps(objects, ensure_ascii=False, indent=2) + "\n"
 
 
 def facts_about(text: Text, tokens_per_second: float, facts: Mapping[str, object]) -> dict[str, Any]:
@@ -207,9 +233,12 @@ def facts_about(text: Text, tokens_per_second: float, facts: Mapping[str, object
     }
 
 
-def facts_of(trained: TrainedModel) -> dict[str, Any]:
-    """What wrote it, for JSON."""
+def facts_of(trained: TrainedModel, options: argparse.Namespace) -> dict[str, Any]:
+    """What else it takes to write it again, for JSON."""
     return {
+        "max_new_tokens": options.max_new_tokens,
+        "stop": options.stop,
+        "ignore_end": options.ignore_end,
         "checkpoint": str(trained.checkpoint.path),
         "step": trained.checkpoint.step,
         "precision": trained.runtime.precision,

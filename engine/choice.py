@@ -1,12 +1,9 @@
-"""Which token comes next: from the model's scores of all tokens to one of them.
+"""Which token comes next: from the model's logits of all tokens to one of them.
 
 On the CPU and in float64, whatever the model computed on and in: the draws of one generator then mean the same
 everywhere, and no device draws a token of probability zero.
 
-Shapes in the comments:
-    R   rows: texts that are written side by side
-    V   vocab_size
-    k   candidates that are left
+Shapes in the comments are those of `model.py`; B are texts that are written side by side, k candidates that are left.
 """
 
 from collections.abc import Sequence
@@ -25,7 +22,7 @@ Ids = npt.NDArray[np.int64]
 class SamplingSettings:
     """How the next token is chosen, in this order: repetition_penalty, temperature, top_k, top_p, min_p, one draw.
 
-    repetition_penalty: what the scores of tokens in the window are divided by, or multiplied where they are negative
+    repetition_penalty: what the logits of tokens in the window are divided by, or multiplied where they are negative
     (1: none; CTRL, arXiv:1909.05858, section 4.1). temperature: above 1 flatter, below 1 sharper, 0 always the
     likeliest token. top_k: only the k likeliest (None or 0: all). top_p: only the likeliest tokens that together reach
     this share of what is left (1: all; arXiv:1904.09751, section 3.1). min_p: only tokens at least this share as
@@ -58,58 +55,61 @@ def sample_generator(seed: int, index: int = 0) -> np.random.Generator:
 
 
 def choose(
-    scores: Floats,
+    logits: Floats,
     settings: SamplingSettings,
     draws: Sequence[float],
     *,
     never: Sequence[int] = (),
     windows: Sequence[Sequence[int]] = (),
 ) -> tuple[Ids, Floats]:
-    """The next token of every row, and its log-probability in nats: logits (R, V) → (R), (R).
+    """The next token of every row, and its log-probability in nats: logits (B, V) → (B), (B).
 
     The log-probability is the model's own, before anything that the settings change. `draws` are numbers from 0 to 1,
     one of each row's generator. `never` are ids that are not chosen; neither is one at -inf. `windows` are the ids that
-    the repetition penalty is for, of each row. Raises `CheckpointError` for scores that are not numbers.
+    the repetition penalty is for, of each row. Raises `CheckpointError` for logits that are not numbers.
     """
-    own = scores - highest(scores)
+    own = logits - highest(logits)  # (B, V)
     own -= np.log(np.exp(own).sum(axis=1, keepdims=True))
     if never:
-        scores = scores.copy()
-        scores[:, never] = -np.inf
+        logits = logits.copy()
+        logits[:, never] = -np.inf
     if settings.repetition_penalty != 1:
-        scores = penalized(scores, windows, settings.repetition_penalty)
+        logits = penalized(logits, windows, settings.repetition_penalty)
+    best = highest(logits)
     if settings.temperature == 0:
-        highest(scores)
-        ids = scores.argmax(axis=1)
+        ids = logits.argmax(axis=1)
     else:
-        ids = draw(candidates(scores, settings), np.array(draws))
+        ids = draw(candidates(logits - best, settings), np.array(draws))
     return ids, own[np.arange(len(ids)), ids]
 
 
-def highest(scores: Floats) -> Floats:
-    """The largest score of each row, (R, 1). Raises `CheckpointError` where it is not a number."""
-    largest: Floats = scores.max(axis=1, keepdims=True)
+def highest(logits: Floats) -> Floats:
+    """The largest logit of each row, (B, 1). Raises `CheckpointError` where it is not a number."""
+    largest: Floats = logits.max(axis=1, keepdims=True)
     if not np.isfinite(largest).all():
         raise CheckpointError("the model's output is not a number: its weights are damaged; use another --checkpoint")
     return largest
 
 
-def penalized(scores: Floats, windows: Sequence[Sequence[int]], penalty: float) -> Floats:
-    """The scores with those of the tokens in each row's window made smaller (for a penalty above 1)."""
-    scores = scores.copy()
-    for row, window in zip(scores, windows, strict=True):
+def penalized(logits: Floats, windows: Sequence[Sequence[int]], penalty: float) -> Floats:
+    """The logits with those of the tokens in each row's window made smaller (for a penalty above 1)."""
+    logits = logits.copy()
+    for row, window in zip(logits, windows, strict=True):
         ids = np.unique(window)
         row[ids] = np.where(row[ids] > 0, row[ids] / penalty, row[ids] * penalty)
-    return scores
+    return logits
 
 
-def candidates(scores: Floats, settings: SamplingSettings) -> Floats:
-    """How likely each token is beside the likeliest, which is at 1, and 0 for those left out: (R, V) → (R, V)."""
+def candidates(logits: Floats, settings: SamplingSettings) -> Floats:
+    """How likely each token is beside the likeliest, which is at 1, and 0 for those left out: (B, V) → (B, V).
+
+    The largest of the logits is 0.
+    """
     with np.errstate(over="ignore"):  # at a tiny temperature, to -inf, which is right
-        likely: Floats = np.exp((scores - highest(scores)) / settings.temperature)
+        likely: Floats = np.exp(logits / settings.temperature)
     k = min(settings.top_k or likely.shape[1], likely.shape[1])
     if k < likely.shape[1] or settings.top_p < 1:
-        order = likeliest(likely, k)  # (R, k)
+        order = likeliest(likely, k)  # (B, k)
         kept = np.take_along_axis(likely, order, axis=1)
         before = kept.cumsum(axis=1) - kept
         kept[before >= settings.top_p * kept.sum(axis=1, keepdims=True)] = 0
@@ -120,7 +120,7 @@ def candidates(scores: Floats, settings: SamplingSettings) -> Floats:
 
 
 def likeliest(likely: Floats, k: int) -> Ids:
-    """The ids of the k likeliest tokens, likeliest first: (R, V) → (R, k)."""
+    """The ids of the k likeliest tokens, likeliest first: (B, V) → (B, k)."""
     if k == likely.shape[1]:
         return np.argsort(-likely, axis=1, kind="stable")
     chosen = np.argpartition(-likely, k - 1, axis=1)[:, :k]  # so that only these need to be sorted
@@ -129,12 +129,12 @@ def likeliest(likely: Floats, k: int) -> Ids:
 
 
 def draw(likely: Floats, draws: Floats) -> Ids:
-    """The token of each row where the running sum passes the drawn share of the whole: (R, V), (R) → (R).
+    """The token of each row where the running sum passes the drawn share of the whole: (B, V), (B) → (B).
 
     In the order of ids, so that a difference in the last digits, as between batches, hardly ever changes the token.
     """
-    sums = likely.cumsum(axis=1)
-    totals = sums[:, -1]
+    sums = likely.cumsum(axis=1)  # (B, V)
+    totals = sums[:, -1]  # (B)
     targets = np.minimum(draws * totals, np.nextafter(totals, 0))  # the product may be rounded up to the whole
     passed: Ids = (sums <= targets[:, None]).sum(axis=1)
     return passed

@@ -3,34 +3,32 @@
 It computes what `model.GPT` computes, from the same weights, in as few operations as PyTorch has for it: with one row
 an operation costs more than what it works out. Which token is written is not decided here.
 
-Shapes in the comments, besides those of `model.py`:
-    R   rows: texts that are written side by side
+Shapes in the comments are those of `model.py`; B are the rows: texts that are written side by side.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.row_products import row_product
+from engine.row_products import RowFunction, row_product
 from model import GPT, Block, FeedForward, GatedFeedForward, KVCache, MultiHeadAttention
 
 PREFILL_TOKENS = 4096  # of several rows in one pass: enough to keep a processor busy, few enough for its memory
-
-Step = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Place:
     """Where the new position of every row stands, worked out once for all layers."""
 
-    position: int | Tensor  # of all rows, or (R)
+    position: int | Tensor  # of all rows, or (B)
     end: int  # S, of the longest row
-    mask: Tensor | None  # (R, 1, 1, S): -inf behind the end of a shorter row
+    mask: Tensor | None  # (B, 1, 1, S): -inf behind the end of a shorter row
 
 
 class Decoder:
@@ -49,13 +47,10 @@ class Decoder:
         self.device = model.token_embedding.weight.device
         self.capacity = min(capacity, model.config.context_length)
         self.lengths = [0] * rows
-
-        def product(linear: nn.Linear) -> Step:
-            return row_product(linear, dtype, int8=int8)
-
+        product = partial(row_product, dtype=dtype, rows=rows, int8=int8)
         blocks = cast(Iterable[Block], model.blocks)
-        self.layers = [Layer(model, block, product, (rows, self.capacity)) for block in blocks]
-        self.final_norm = norm_step(model.final_norm)
+        self.layers = [Layer(model, block, product, rows=rows, capacity=self.capacity) for block in blocks]
+        self.final_norm = fast_norm(model.final_norm)
         self.lm_head = product(model.lm_head)
         self.last_read: tuple[tuple[int, ...], KVCache] | None = None
 
@@ -93,20 +88,20 @@ class Decoder:
     def fill(self, rows: Sequence[int], cache: KVCache, which: int) -> None:
         """Give the rows what the cache holds of one text."""
         for layer, read in zip(self.layers, cache.layers, strict=True):
-            layer.cache[0, rows, :, : cache.length] = read.keys[which]
+            layer.cache[0, rows, :, : cache.length] = read.keys[which]  # (len(rows), nh, T, hs)
             layer.cache[1, rows, :, : cache.length] = read.values[which]
 
     @torch.inference_mode()
     def decode(self, tokens: Tensor) -> Tensor:
-        """Add one token to every row: (R) → logits for the one after it, (R, V) in fp32."""
+        """Add one token to every row: (B) → logits for the one after it, (B, V) in fp32."""
         place = self.next_place()
-        x = F.embedding(tokens, self.model.token_embedding.weight)  # (R, C)
+        x = F.embedding(tokens, self.model.token_embedding.weight)  # (B, C)
         if self.model.config.architecture == "gpt2":
             x = x + self.model.position_embedding.weight[place.position]
         for layer in self.layers:
-            x = layer.step(x, place)
+            x = layer(x, place)
         self.lengths = [length + 1 for length in self.lengths]
-        return self.lm_head(self.final_norm(x)).float()
+        return self.lm_head(self.final_norm(x)).float()  # (B, V)
 
     def next_place(self) -> Place:
         """Where the rows' next positions are; no row may be full."""
@@ -115,7 +110,7 @@ class Decoder:
         if min(self.lengths) == longest:
             return Place(longest, longest + 1, None)
         positions = torch.tensor(self.lengths, device=self.device)
-        is_behind = torch.arange(longest + 1, device=self.device) > positions[:, None]  # (R, S)
+        is_behind = torch.arange(longest + 1, device=self.device) > positions[:, None]  # (B, S)
         mask = torch.zeros(is_behind.shape, device=self.device).masked_fill_(is_behind, -math.inf)
         return Place(positions, longest + 1, mask[:, None, None])
 
@@ -130,38 +125,37 @@ class Layer:
     """One block for one new position of each row."""
 
     def __init__(
-        self, model: GPT, block: Block, product: Callable[[nn.Linear], Step], rows_and_capacity: tuple[int, int]
+        self, model: GPT, block: Block, product: Callable[[nn.Linear], RowFunction], *, rows: int, capacity: int
     ) -> None:
         attention, device = block.attention, model.token_embedding.weight.device
         self.num_heads, self.head_size = attention.num_heads, attention.head_size
-        rows, capacity = rows_and_capacity
         self.cache = torch.zeros((2, rows, self.num_heads, capacity, self.head_size), device=device)  # keys, values
-        self.turn = turning_step(attention, model.rotary) if model.config.architecture == "qwen3" else None
-        self.norm_1, self.norm_2 = norm_step(block.norm_1), norm_step(block.norm_2)
+        self.rotate = fast_rotation(attention, model.rotary) if model.config.architecture == "qwen3" else None
+        self.norm_1, self.norm_2 = fast_norm(block.norm_1), fast_norm(block.norm_2)
         self.qkv, self.output = product(attention.qkv), product(attention.output)
-        self.feed_forward = feed_forward_step(block.feed_forward, product)
+        self.feed_forward = fast_feed_forward(block.feed_forward, product)
 
-    def step(self, x: Tensor, place: Place) -> Tensor:
-        """(R, C) → (R, C)."""
+    def __call__(self, x: Tensor, place: Place) -> Tensor:
+        """(B, C) → (B, C)."""
         x = x + self.output(self.attend(self.norm_1(x), place))
         return x + self.feed_forward(self.norm_2(x))
 
     def attend(self, x: Tensor, place: Place) -> Tensor:
-        """All heads' mixtures of values, side by side: (R, C) → (R, C)."""
-        qkv = self.qkv(x).float().view(-1, 3, self.num_heads, self.head_size)  # (R, 3, nh, hs)
-        if self.turn is not None:
-            self.turn(qkv[:, :2], place.position)
+        """All heads' mixtures of values, side by side: (B, C) → (B, C)."""
+        qkv = self.qkv(x).float().view(-1, 3, self.num_heads, self.head_size)  # (B, 3, nh, hs)
+        if self.rotate is not None:
+            self.rotate(qkv[:, :2], place.position)
         if isinstance(place.position, int):
-            self.cache.select(3, place.position).copy_(qkv[:, 1:].transpose(0, 1))  # (2, R, nh, hs)
+            self.cache.select(3, place.position).copy_(qkv[:, 1:].transpose(0, 1))  # (2, B, nh, hs)
         else:
             rows = torch.arange(len(qkv), device=qkv.device)
-            self.cache[:, rows, :, place.position] = qkv[:, 1:]  # (R, 2, nh, hs)
-        keys, values = self.cache[:, :, :, : place.end].unbind()  # (R, nh, S, hs)
-        q = qkv[:, 0].unsqueeze(2)  # (R, nh, 1, hs)
-        return F.scaled_dot_product_attention(q, keys, values, attn_mask=place.mask).flatten(1)
+            self.cache[:, rows, :, place.position] = qkv[:, 1:]  # (B, 2, nh, hs)
+        keys, values = self.cache[:, :, :, : place.end].unbind()  # (B, nh, S, hs)
+        q = qkv[:, 0].unsqueeze(2)  # (B, nh, 1, hs)
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=place.mask).flatten(1)  # (B, C)
 
 
-def norm_step(norm: nn.Module) -> Step:
+def fast_norm(norm: nn.Module) -> RowFunction:
     """What a norm of `model.make_norm` computes, in fp32."""
     if isinstance(norm, nn.LayerNorm):
         shape, weight, bias, eps = norm.normalized_shape, norm.weight, norm.bias, norm.eps
@@ -183,7 +177,9 @@ def for_dividing(norm: nn.Module) -> tuple[Tensor, Tensor]:
     return norm.weight.detach() * math.sqrt(width), torch.tensor(math.sqrt(width * norm.eps), device=norm.weight.device)
 
 
-def feed_forward_step(feed_forward: FeedForward | GatedFeedForward, product: Callable[[nn.Linear], Step]) -> Step:
+def fast_feed_forward(
+    feed_forward: FeedForward | GatedFeedForward, product: Callable[[nn.Linear], RowFunction]
+) -> RowFunction:
     """What a feed-forward layer computes."""
     up, down = product(feed_forward.up), product(feed_forward.down)
     if isinstance(feed_forward, FeedForward):
@@ -192,8 +188,8 @@ def feed_forward_step(feed_forward: FeedForward | GatedFeedForward, product: Cal
     return lambda x: down(F.silu(gate(x)) * up(x))
 
 
-def turning_step(attention: MultiHeadAttention, rotary: Tensor) -> Callable[[Tensor, int | Tensor], Tensor]:
-    """What normalises and rotates queries and keys, (R, 2, nh, hs), in place, for a position or one of each row (R).
+def fast_rotation(attention: MultiHeadAttention, rotary: Tensor) -> Callable[[Tensor, int | Tensor], Tensor]:
+    """What normalises and rotates queries and keys, (B, 2, nh, hs), in place, for a position or one of each row (B).
 
     The weights of the norms are put into the tables of the rotation: (w·x) · cos + swapped(w·x) · sin is
     x · (w·cos) + swapped(x) · (swapped(w)·sin).
@@ -204,9 +200,9 @@ def turning_step(attention: MultiHeadAttention, rotary: Tensor) -> Callable[[Ten
     cos, signed_sin = rotary[:, :, None, None]  # (context_length, 1, 1, hs)
     cosines, sines = cos * weights, signed_sin * weights.roll(half, dims=-1)  # (context_length, 2, 1, hs)
 
-    def turn(qk: Tensor, position: int | Tensor) -> Tensor:
+    def rotate(qk: Tensor, position: int | Tensor) -> Tensor:
         normed = divide_by_norm(qk, floor)
         swapped = normed.roll(half, dims=-1)
         return torch.addcmul(normed * cosines[position], swapped, sines[position], out=qk)
 
-    return turn
+    return rotate

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from engine.choice import SamplingSettings, sample_generator
 from engine.loading import TrainedModel
@@ -15,7 +15,8 @@ HELP = r"""Type a beginning; the model goes on. Then:
   Enter        goes on from there
   +TEXT        goes on with TEXT added
   TEXT         begins anew (\n is a newline, \+ a plus at the beginning)
-  Ctrl-C       stops it in the middle, Ctrl-D ends"""
+  Ctrl-C       stops the model in the middle
+  Ctrl-D       ends"""
 
 
 class Dialogue:
@@ -28,7 +29,7 @@ class Dialogue:
         settings: SamplingSettings,
         max_new_tokens: int,
         seed: int,
-        stops: list[str],
+        stops: Sequence[str] = (),
         ignore_end: bool = False,
         skip_unknown: bool = False,
     ) -> None:
@@ -40,50 +41,54 @@ class Dialogue:
         self.ignore_end = ignore_end
         self.skip_unknown = skip_unknown
         self.text: Text | None = None  # the latest one
-        self.num_turns = 0
+        self.num_answers = 0
         self.is_asking = sys.stdin is not None and sys.stdin.isatty()
 
     def run(self) -> None:
         """Until there are no more lines. Raises `DataError` for one that cannot be read, where nobody can retype it."""
         if self.is_asking:
             print(HELP, file=sys.stderr)
-        for number, line in enumerate(self.lines(), start=1):
+            with contextlib.suppress(ImportError):  # Windows has none, and edits lines by itself
+                import readline  # noqa: F401 - `input` uses it once it is there
+        number = 0
+        while True:
+            number += 1
             try:
+                line = self.next_line()
+                if line is None:
+                    return
                 self.answer(line, where="this line" if self.is_asking else f"line {number} of the input")
             except DataError as error:
                 if not self.is_asking:
                     raise
                 print(error, file=sys.stderr)
-            except KeyboardInterrupt:
+            except KeyboardInterrupt:  # stops the text, or the line that is being typed
                 if not self.is_asking:
                     raise
                 show_text("\n")
 
-    def lines(self) -> Iterable[str]:
-        """What is typed, with line editing and history where the platform has them."""
-        if sys.stdin is None:
-            return
-        if not (self.is_asking and sys.stdout.isatty()):
-            yield from (line.removesuffix("\n").removesuffix("\r") for line in sys.stdin)
-            return
-        with contextlib.suppress(ImportError):  # Windows has none, and edits lines by itself
-            import readline  # noqa: F401 - `input` uses it once it is there
-        while True:
+    def next_line(self) -> str | None:
+        """What is typed, without its end; None where that was all."""
+        if self.is_asking and sys.stdout is not None and sys.stdout.isatty():
             try:
-                yield input("> ")
+                return input("> ")
             except EOFError:
                 show_text("\n")
-                return
+                return None
+        line = "" if sys.stdin is None else sys.stdin.readline()
+        return line.removesuffix("\n").removesuffix("\r") if line else None
 
     def answer(self, line: str, where: str) -> None:
         """Go on as the line says, and show it."""
         if line.startswith("+") or not line:
             self.go_on(unescaped(line[1:]), where)
         else:
-            self.begin(unescaped(line), where)
+            beginning = line[1:] if line.startswith("\\+") else line
+            self.text = self.begin(unescaped(beginning), where)
+            show_text(self.text.prompt)
         assert self.text is not None
-        self.text.generator = sample_generator(self.seed, self.num_turns)
-        self.num_turns += 1
+        self.text.generator = sample_generator(self.seed, self.num_answers)
+        self.num_answers += 1
         for _, piece in write_on(
             self.trained,
             [self.text],
@@ -94,26 +99,23 @@ class Dialogue:
             show_text(piece)
         show_text("\n")
 
-    def begin(self, beginning: str, where: str) -> None:
-        """A new text, whose beginning is shown."""
+    def begin(self, beginning: str, where: str) -> Text:
+        """A new text. Raises `DataError` for characters that the model lacks."""
         prompt = Prompt(beginning, where)
-        (self.text,) = texts_of(
-            self.trained, [prompt], seed=self.seed, stops=self.stops, skip_unknown=self.skip_unknown
-        )
-        show_text(self.text.prompt)
+        (text,) = texts_of(self.trained, [prompt], seed=self.seed, stops=self.stops, skip_unknown=self.skip_unknown)
+        return text
 
     def go_on(self, added: str, where: str) -> None:
         """The latest text with something added to it, or a first one. What is shown begins where it had stopped."""
-        before = self.text
-        if before is None:
-            self.begin(added, where)
-            return
-        show_text((before.stopped_at or "") + before.held_back)
-        self.begin(added, where)
-        assert self.text is not None
-        end = [self.trained.tokenizer.end_id] if before.reached_end else []
-        if added:
-            self.text.ids = [*before.ids, *before.new_ids, *end, *self.text.ids]
-        else:
-            self.text.ids = [*before.ids, *before.new_ids, *end]
-            self.text.decoder = before.decoder
+        before, text = self.text, self.begin(added, where)
+        if before is not None:
+            # What had been drawn, but not shown, when Ctrl-C came; what a stop string ended.
+            hidden = before.read_on() if before.num_read < len(before.new_ids) else ""
+            hidden += (before.stopped_at or "") + before.held_back
+            end = [self.trained.tokenizer.end_id] if before.reached_end else []
+            text.ids = [*before.ids, *before.new_ids, *end, *(text.ids if text.prompt else [])]
+            if not text.prompt:
+                text.characters = before.characters  # it may hold half a character
+            show_text(hidden)
+        self.text = text
+        show_text(text.prompt)

@@ -19,7 +19,11 @@ from engine.decoder import Decoder
 from errors import UserError
 from model import GPT
 
-MAX_ROWS = 32  # written side by side: more gain little on a CPU
+MAX_ROWS = {
+    "cpu": 32,
+    "cuda": 256,
+    "mps": 64,
+}  # written side by side; the measurement behind the first: bench/sample.py
 CACHE_BYTES = 2**30  # that the keys and values of all rows may take
 
 
@@ -43,7 +47,6 @@ class Draft:
 AnyDraft = TypeVar("AnyDraft", bound=Draft)
 
 
-@torch.inference_mode()
 def generate(
     model: GPT,
     tokenizer: Tokenizer,
@@ -92,17 +95,17 @@ def generate(
                 draft.log_probabilities.append(log_probability)
                 draft.ended = len(draft.new_ids) == max_new_tokens
             yield draft
-        writing = take_turns(decoder, writing, waiting)
+        writing = next_writing(decoder, writing, waiting)
 
 
 def rows_at_once(model: GPT, capacity: int) -> int:
     """How many texts are written side by side."""
-    config = model.config
+    config, device = model.config, model.token_embedding.weight.device
     bytes_per_row = 2 * 4 * config.num_layers * config.d_model * capacity
-    return max(1, min(MAX_ROWS, CACHE_BYTES // bytes_per_row))
+    return max(1, min(MAX_ROWS[device.type], CACHE_BYTES // bytes_per_row))
 
 
-def take_turns(decoder: Decoder, writing: list[AnyDraft], waiting: deque[AnyDraft]) -> list[AnyDraft]:
+def next_writing(decoder: Decoder, writing: list[AnyDraft], waiting: deque[AnyDraft]) -> list[AnyDraft]:
     """The drafts of the next step: one that has ended makes room for one that waits; a full window begins anew."""
     context_length = decoder.model.config.context_length
     to_read = {}
@@ -114,7 +117,8 @@ def take_turns(decoder: Decoder, writing: list[AnyDraft], waiting: deque[AnyDraf
             to_read[row] = writing[row].last(context_length)[:-1]
         elif not draft.ended and decoder.lengths[row] == context_length:
             to_read[row] = draft.last(max(1, context_length // 2))[:-1]
-    decoder.prefill(to_read)
+    if to_read:
+        decoder.prefill(to_read)
     left = [row for row, draft in enumerate(writing) if not draft.ended]
     if len(left) < len(writing):
         decoder.keep(left)
@@ -129,16 +133,18 @@ def continuation(
     Where it may not end, it has all of `num_tokens`. Leaves the model in the mode that it was in.
     """
     tokenizer, was_training = prepared.tokenizer, model.training
-    model.eval()
     draft = Draft(tokenizer.encode(prompt).tolist() or [prepared.start_id], sample_generator(seed))
-    for _ in generate(
-        model,
-        tokenizer,
-        [draft],
-        max_new_tokens=num_tokens,
-        settings=SamplingSettings(),
-        stops_at_end=may_end and prepared.num_documents > 1,
-    ):
-        pass
-    model.train(was_training)
+    model.eval()
+    try:
+        for _ in generate(
+            model,
+            tokenizer,
+            [draft],
+            max_new_tokens=num_tokens,
+            settings=SamplingSettings(),
+            stops_at_end=may_end and prepared.num_documents > 1,
+        ):
+            pass
+    finally:
+        model.train(was_training)
     return tokenizer.decode(draft.new_ids)

@@ -70,10 +70,10 @@ def load_model(
     if precision == "auto" and choose_device(device).type == trained.device.partition(":")[0]:
         config = config.model_copy(update={"precision": trained.precision})  # so that it measures what training did
     runtime = choose_runtime(config, count_parameters(loaded.config.model, loaded.tokenizer.vocab_size))
+    if weights == "int8" and runtime.device.type != "cpu":
+        raise UserError(f"--weights int8 is for CPUs, and the device is {runtime.device}; leave it out")
     model = loaded.make_model(runtime.device)
     if weights == "int8":
-        if runtime.device.type != "cpu":
-            raise UserError(f"--weights int8 is for CPUs, and the device is {runtime.device}; leave it out")
         round_to_int8(model)
     install_fast_products(model, runtime)
     return TrainedModel(model, loaded.tokenizer, runtime, loaded, weights)

@@ -12,7 +12,7 @@ from engine.loading import TrainedModel
 from engine.writing import Text, new_texts
 from errors import DataError
 
-ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "+": "+"}
+ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Prompt:
 
 def unescaped(text: str) -> str:
     r"""The text with \n as a newline, \t as a tab, and \\ as a backslash: what a line of input cannot hold."""
-    return re.sub(r"\\([nt\\+])", lambda found: ESCAPES[found[1]], text)
+    return re.sub(r"\\([nt\\])", lambda found: ESCAPES[found[1]], text)
 
 
 def read_prompt(name: str, option: str) -> str:
@@ -50,12 +50,15 @@ def read_prompt(name: str, option: str) -> str:
 
 
 def read_prompts(name: str, option: str) -> list[Prompt]:
-    """One prompt of every line of a file; an empty line is an empty prompt, so that lines in and out can be matched."""
+    """One prompt of every line of a file, `unescaped`.
+
+    An empty line is an empty prompt, so that lines in and out can be matched.
+    """
     text = read_prompt(name, option).replace("\r\n", "\n").replace("\r", "\n")
     if not text:
         raise DataError(f"{option} {name}: the file is empty; write one prompt per line")
     lines = text.removesuffix("\n").split("\n")
-    return [Prompt(line, f"{option} {name}, line {number}") for number, line in enumerate(lines, start=1)]
+    return [Prompt(unescaped(line), f"{option} {name}, line {number}") for number, line in enumerate(lines, start=1)]
 
 
 def texts_of(
@@ -98,7 +101,7 @@ def report_unseen(trained: TrainedModel, ids: Sequence[int], where: str) -> None
     num_unknown = sum(token in trained.tokenizer.never_generated for token in ids)
     if num_unknown:
         characters = counted(num_unknown, "character")
-        print(f"{where}: the model does not know {characters}, and sees only that there is one", file=sys.stderr)
+        print(f"{where}: {characters} unknown to the model, which sees only that each is a rare one", file=sys.stderr)
     window = trained.model.config.context_length
     if len(ids) > window:
         print(f"{where}: has {len(ids):,} tokens, of which the model reads the last {window:,}", file=sys.stderr)

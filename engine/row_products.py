@@ -10,25 +10,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Product = Callable[[Tensor], Tensor]
+RowFunction = Callable[[Tensor], Tensor]  # (B, in) → (B, out)
 
-# Weights from which a product is worth a second thread, and oneDNN's larger overhead: that many stay in no cache.
-FROM_WEIGHTS = 2**17
+# Weights of a matrix from which a product, with several rows or with one, is worth oneDNN's larger overhead.
+FROM_WEIGHTS, FROM_WEIGHTS_ONE_ROW = 2**17, 2**18 + 1
 INT8_MAX = 127
 INT8_LANES = 16  # that PyTorch's operation reads at a time, also behind the end of a shorter row
 
 
-def row_product(linear: nn.Linear, dtype: torch.dtype, *, int8: bool = False) -> Product:
-    """What the layer computes, x (R, in) → (R, out), from its weights as they are now, in the fastest way known here.
+def row_product(linear: nn.Linear, dtype: torch.dtype, *, rows: int = 1, int8: bool = False) -> RowFunction:
+    """What the layer computes, x (B, in) → (B, out), from its weights as they are now, in the fastest way known here.
 
-    `dtype` is that of the product; x may be fp32. `int8` computes with the weights of `quantize`.
+    `dtype` is that of the product; x may be fp32. `rows` is how many there usually are. `int8` computes with the
+    weights of `quantize`.
     """
     weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
     if int8:
         return int8_product(weight, bias)
     if dtype != torch.float32:
         return half_product(weight.to(dtype), None if bias is None else bias.to(dtype))
-    if weight.is_cpu and weight.numel() < FROM_WEIGHTS:
+    if weight.is_cpu and weight.numel() < (FROM_WEIGHTS if rows > 1 else FROM_WEIGHTS_ONE_ROW):
         return transposed_product(weight, bias)
     if has_onednn(weight):
         return lambda x: torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
@@ -36,13 +37,17 @@ def row_product(linear: nn.Linear, dtype: torch.dtype, *, int8: bool = False) ->
 
 
 def has_onednn(weight: Tensor) -> bool:
-    """Whether oneDNN multiplies with this weight here."""
+    """Whether oneDNN multiplies with this weight, in fp32 or bf16, on this processor."""
     # The operations are PyTorch's private ones, so another version may lack them.
-    is_there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
-    return weight.is_cpu and is_there
+    is_there = all(hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight"))
+    if not (weight.is_cpu and is_there and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
+        return False
+    return weight.dtype == torch.float32 or (
+        weight.dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
 
 
-def transposed_product(weight: Tensor, bias: Tensor | None) -> Product:
+def transposed_product(weight: Tensor, bias: Tensor | None) -> RowFunction:
     """By MKL, which multiplies one row faster with a matrix that lies the other way round."""
     transposed = weight.t().contiguous()  # (in, out)
     if bias is None:
@@ -50,10 +55,10 @@ def transposed_product(weight: Tensor, bias: Tensor | None) -> Product:
     return lambda x: torch.addmm(bias, x, transposed)
 
 
-def half_product(weight: Tensor, bias: Tensor | None) -> Product:
+def half_product(weight: Tensor, bias: Tensor | None) -> RowFunction:
     """In the 16 bits of the weights, which are stored once in the order that oneDNN reads them in."""
     dtype = weight.dtype
-    if has_onednn(weight) and dtype == torch.bfloat16:
+    if has_onednn(weight):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         return lambda x: torch.ops.mkldnn._linear_pointwise(x.to(dtype), packed, bias, "none", [], "")
     return lambda x: F.linear(x.to(dtype), weight, bias)
@@ -70,7 +75,7 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     return (weight / scale[:, None]).round().to(torch.int8), scale
 
 
-def int8_product(weight: Tensor, bias: Tensor | None) -> Product:
+def int8_product(weight: Tensor, bias: Tensor | None) -> RowFunction:
     """With the weights in 8 bits, and x and the sums in bf16."""
     whole, scale = quantize(weight)
     ones = torch.ones_like(scale, dtype=torch.bfloat16)  # PyTorch's own scale would be rounded to bf16

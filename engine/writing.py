@@ -10,6 +10,7 @@ from data.unicode import StreamDecoder
 from engine.choice import SamplingSettings, sample_generator
 from engine.generation import Draft, generate
 from engine.loading import TrainedModel
+from errors import CheckpointError, UserError
 
 
 @dataclass(eq=False, kw_only=True)
@@ -18,7 +19,7 @@ class Text(Draft):
 
     prompt: str
     index: int  # of those with this prompt
-    decoder: StreamDecoder
+    characters: StreamDecoder  # which makes them of tokens
     stops: Sequence[str] = ()
     pieces: list[str] = field(default_factory=list)  # of the continuation, in the order they came
     stopped_at: str | None = None
@@ -33,7 +34,7 @@ class Text(Draft):
     def read_on(self) -> str:
         """The piece that the newest tokens make certain; may end the text at a stop string."""
         for token in self.new_ids[self.num_read :]:
-            self.held_back += self.decoder.push(token)
+            self.held_back += self.characters.push(token)
         self.num_read = len(self.new_ids)
         piece, self.held_back, self.stopped_at = split_at_stop(self.held_back, self.stops)
         if self.stopped_at is not None:
@@ -45,10 +46,14 @@ class Text(Draft):
         return piece
 
 
+Written = Iterator[tuple[Text, str]]  # each time a token is drawn: its text, and the piece that became certain
+
+
 def split_at_stop(text: str, stops: Sequence[str]) -> tuple[str, str, str | None]:
     """What is certain of a text, what is to be held back, and the first stop string in it, if there is one.
 
-    Held back is the end that a stop string may begin with; of stop strings at one place the longest counts.
+    Held back is the end that a stop string may begin with; of those that are whole by now the earliest counts, at one
+    place the longest.
     """
     found = [(text.index(stop), -len(stop), stop) for stop in stops if stop in text]
     if found:
@@ -66,9 +71,13 @@ def new_texts(
 ) -> list[Text]:
     """Texts that begin with the prompts, `num_samples` with each.
 
-    What a seed gives for a prompt is the same alone and among others. Raises `DataError` for characters of a prompt
-    that the model lacks.
+    What a seed gives for a prompt is the same alone and among others, in fp32 (else rounding may differ); so equal
+    prompts have equal texts. Prompts and stop strings are read as the training text was. Raises `DataError` for
+    characters of a prompt that the model lacks, `UserError` for an empty stop string.
     """
+    if "" in stops:
+        raise UserError("--stop must be a text of at least one character, got ''")
+    stops = [trained.tokenizer.normalize(trained.as_read(stop)) for stop in stops]
     texts = []
     for given in prompts:
         prompt = trained.as_read(given)
@@ -79,7 +88,7 @@ def new_texts(
                 generator=sample_generator(seed, index),
                 prompt=prompt,
                 index=index,
-                decoder=trained.tokenizer.decoder(),
+                characters=trained.tokenizer.decoder(),
                 stops=stops,
             )
             for index in range(num_samples)
@@ -94,9 +103,12 @@ def write_on(
     max_new_tokens: int = 500,
     settings: SamplingSettings | None = None,
     ignore_end: bool = False,
-) -> Iterator[tuple[Text, str]]:
-    """Write the texts side by side: each time a token is drawn, its text and the piece that became certain, if any."""
-    for text in generate(
+) -> Written:
+    """Write the texts side by side.
+
+    Raises `CheckpointError` where the model's output is not a number.
+    """
+    written = generate(
         trained.model,
         trained.tokenizer,
         texts,
@@ -105,8 +117,13 @@ def write_on(
         stops_at_end=trained.has_documents and not ignore_end,
         dtype=trained.runtime.dtype,
         int8=trained.weights == "int8",
-    ):
-        yield text, text.read_on()
+    )
+    try:
+        for text in written:
+            yield text, text.read_on()
+    except CheckpointError as error:
+        narrow = ", or fp16 is too narrow for it: --precision fp32" if trained.runtime.precision == "fp16" else ""
+        raise CheckpointError(f"{trained.checkpoint.path}: {error}{narrow}") from error
 
 
 def write(

@@ -1,12 +1,9 @@
 """Beginnings that are typed, on a terminal and from a pipe."""
 
-import fcntl
 import io
 import os
-import pty
 import select
 import sys
-import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ from engine.loading import TrainedModel, load_model
 from engine.writing import new_texts, write_on
 from errors import DataError
 
+fcntl, pty, termios = (pytest.importorskip(name, reason="needs POSIX") for name in ("fcntl", "pty", "termios"))
 GREEDY = SamplingSettings(temperature=0)
 
 
@@ -71,23 +69,68 @@ def test_a_plus_adds_to_the_text_and_escapes_are_what_a_line_cannot_hold(
 
 
 def test_after_a_stop_string_it_goes_on_behind_it(trained: TrainedModel, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = greedily(trained, "12", 30)[2:]
-    stop = whole[3:5]
-    shown = converse(trained, "12\n\n", capsys, stops=[stop], max_new_tokens=30)
-    first, second, _ = shown.split("\n", 2) if "\n" not in stop else (shown[: 2 + whole.index(stop)], stop, "")
-    assert first == "12" + whole[: whole.index(stop)]
+    whole = greedily(trained, "12", 30)
+    stop = whole[5:8]
+    assert "\n" not in whole, "else this test needs another beginning"
+    before, behind = whole[: whole.index(stop, 2)], whole[whole.index(stop, 2) + len(stop) :]
+    first, second, end = converse(trained, "12\n\n", capsys, stops=[stop], max_new_tokens=30).split("\n")
+    assert (first, end) == (before, "")
     assert second.startswith(stop)
+    assert (second + stop).startswith((stop + behind)[: len(second)])
+    assert len(second) > len(stop) or behind.startswith(stop)
 
 
-def test_after_the_end_of_a_document_another_one_begins(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_the_end_of_a_document_another_one_begins(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained = load_model(str(tiny.run("data.documents=line").path), device="cpu")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("1\n" + "\n" * 10))
     hot = SamplingSettings(temperature=1.5)
-    shown = converse(trained, "1\n" + "\n" * 10, capsys, max_new_tokens=100, settings=hot)
-    assert "<|" not in shown
+    dialogue = Dialogue(trained, settings=hot, max_new_tokens=200, seed=1)
+    dialogue.run()
+    shown = capsys.readouterr().out
+    assert dialogue.text is not None
+    assert list(dialogue.text.ids).count(trained.tokenizer.end_id) >= 5
     assert shown.count("\n") == 11
+    assert "<|" not in shown
 
 
-def test_every_turn_draws_anew_and_a_seed_repeats_them_all(
+def test_an_addition_of_which_nothing_is_known_is_none(
+    trained: TrainedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.StringIO("12\n+ZZ\n"))
+        dialogue = Dialogue(trained, settings=GREEDY, max_new_tokens=6, seed=1, skip_unknown=True)
+        dialogue.run()
+    assert capsys.readouterr().out.replace("\n", "") == greedily(trained, "12", 12).replace("\n", "")
+
+
+def test_a_refused_addition_changes_nothing(trained: TrainedModel, capsys: pytest.CaptureFixture[str]) -> None:
+    stop = greedily(trained, "12", 30)[5:8]
+    dialogue = Dialogue(trained, settings=GREEDY, max_new_tokens=30, seed=1, stops=[stop])
+    dialogue.answer("12", "line 1")
+    before = dialogue.text
+    capsys.readouterr()
+    with pytest.raises(DataError, match="line 2"):
+        dialogue.answer("+Z", "line 2")
+    assert capsys.readouterr().out == ""
+    assert dialogue.text is before
+
+
+def test_what_ctrl_c_cut_off_is_shown_when_it_goes_on(
+    trained: TrainedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dialogue = Dialogue(trained, settings=GREEDY, max_new_tokens=6, seed=1)
+    dialogue.answer("12", "line 1")
+    capsys.readouterr()
+    assert dialogue.text is not None
+    dialogue.text.new_ids += trained.tokenizer.encode("34").tolist()  # as if they had been drawn and not shown
+    dialogue.text.ended = False
+    dialogue.answer("", "line 2")
+    assert capsys.readouterr().out.startswith("34")
+
+
+def test_every_answer_draws_anew_and_a_seed_repeats_them_all(
     trained: TrainedModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hot = {"settings": SamplingSettings(temperature=1.5), "max_new_tokens": 30}
@@ -111,6 +154,7 @@ class Terminal:
     def __init__(self, folder: Path, *options: str) -> None:
         self.screen, theirs = pty.openpty()
         self.seen = ""
+        self.deadline = time.monotonic() + 90
         self.process = start(
             folder,
             "sample.py",
@@ -136,13 +180,20 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.screen, text.encode())
 
+    def wait_for_text(self, length: int) -> None:
+        """Until the screen has shown so much since `seen` was emptied."""
+        while len(self.seen) < length:
+            self.look()
+
+    def look(self) -> None:
+        assert time.monotonic() < self.deadline, self.seen[-2000:]
+        if select.select([self.screen], [], [], 0.1)[0]:
+            self.seen += os.read(self.screen, 65536).decode("utf-8", "replace")
+
     def wait_for(self, expected: str, times: int = 1) -> None:
         """Until the screen has shown it so often."""
-        deadline = time.monotonic() + 30
         while self.seen.count(expected) < times:
-            assert time.monotonic() < deadline, self.seen[-2000:]
-            if select.select([self.screen], [], [], 0.1)[0]:
-                self.seen += os.read(self.screen, 65536).decode("utf-8", "replace")
+            self.look()
 
 
 def test_on_a_terminal_it_explains_itself_edits_lines_and_forgives(tiny: Tiny) -> None:
@@ -163,18 +214,24 @@ def test_on_a_terminal_it_explains_itself_edits_lines_and_forgives(tiny: Tiny) -
         assert terminal.process.wait(30) == 0
 
 
-def test_interrupting_on_a_terminal_stops_the_text_and_at_the_prompt_the_program(tiny: Tiny) -> None:
+def test_ctrl_c_on_a_terminal_stops_the_text_which_can_then_go_on(tiny: Tiny) -> None:
     tiny.run()
     with Terminal(tiny.folder, "--max-new-tokens", "1000000", "--threads", "1") as terminal:
         terminal.wait_for("> ")
+        terminal.seen = ""
         terminal.type("12\n")
-        terminal.wait_for("12", times=2)
-        terminal.wait_for("e")
+        terminal.wait_for_text(100)
         terminal.type("\x03")
+        terminal.wait_for("\n> ")
+        terminal.type("\x03")  # which an empty prompt survives
         terminal.wait_for("\n> ", times=2)
+        terminal.seen = ""
+        terminal.type("\n")
+        terminal.wait_for_text(100)
         terminal.type("\x03")
-        terminal.wait_for("interrupted")
-        assert terminal.process.wait(30) == 130
+        terminal.wait_for("\n> ")
+        terminal.type("\x04")
+        assert terminal.process.wait(30) == 0
         assert "Traceback" not in terminal.seen
 
 

@@ -144,7 +144,7 @@ def test_of_a_prompt_longer_than_the_window_its_end_is_read():
 def test_a_draft_is_the_same_alone_and_beside_others_and_after_others(
     monkeypatch, architecture, context_length, max_rows
 ):
-    monkeypatch.setattr(generation, "MAX_ROWS", max_rows)
+    monkeypatch.setitem(generation.MAX_ROWS, "cpu", max_rows)
     model = make_model(architecture, context_length)
     for index, draft in enumerate(write_all(model, PROMPTS, 11, EVERYTHING, stops_at_end=True)):
         alone = plain_write(model, PROMPTS[index], 11, EVERYTHING, sample_generator(0, index), stops_at_end=True)
@@ -164,7 +164,7 @@ def test_a_seed_repeats_its_drafts_and_drafts_differ_by_index_and_seed():
 
 @pytest.mark.parametrize("max_rows", [2, 32])
 def test_drafts_of_one_prompt_are_read_once(monkeypatch, passes, max_rows):
-    monkeypatch.setattr(generation, "MAX_ROWS", max_rows)
+    monkeypatch.setitem(generation.MAX_ROWS, "cpu", max_rows)
     model = make_model()
     shapes = passes(model)
     drafts = write_all(model, [[1, 2, 3, 4]] * 5, 3, PLAIN)
@@ -175,7 +175,7 @@ def test_drafts_of_one_prompt_are_read_once(monkeypatch, passes, max_rows):
 @pytest.mark.parametrize("max_new_tokens", [1, 2, 9])
 @pytest.mark.parametrize("max_rows", [1, 3, 32])
 def test_every_draft_gets_its_tokens_one_by_one_and_no_more(monkeypatch, max_new_tokens, max_rows):
-    monkeypatch.setattr(generation, "MAX_ROWS", max_rows)
+    monkeypatch.setitem(generation.MAX_ROWS, "cpu", max_rows)
     drafts = drafts_of(PROMPTS)
     lengths = {id(draft): [] for draft in drafts}
     for draft in turns(make_model(), drafts, max_new_tokens, PLAIN):
@@ -191,7 +191,7 @@ def test_no_drafts_are_written_at_once():
 
 
 def test_a_draft_that_its_reader_ends_is_written_no_further_and_makes_room(monkeypatch):
-    monkeypatch.setattr(generation, "MAX_ROWS", 2)
+    monkeypatch.setitem(generation.MAX_ROWS, "cpu", 2)
     model, drafts = make_model(), drafts_of(PROMPTS[:4])
     order = []
     for draft in turns(model, drafts, 6, PLAIN):
@@ -309,7 +309,7 @@ def test_as_many_rows_are_written_at_once_as_their_cache_has_room_for(monkeypatc
     model = make_model()
     decoder = Decoder(model, 3, 8)
     size = sum(layer.cache.nbytes for layer in decoder.layers)
-    for room, rows in ((size, 3), (size - 1, 2), (size // 3, 1), (1, 1), (2**30, generation.MAX_ROWS)):
+    for room, rows in ((size, 3), (size - 1, 2), (size // 3, 1), (1, 1), (2**30, generation.MAX_ROWS["cpu"])):
         monkeypatch.setattr(generation, "CACHE_BYTES", room)
         assert rows_at_once(model, 8) == rows
     monkeypatch.setattr(generation, "CACHE_BYTES", size)

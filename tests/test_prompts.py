@@ -25,8 +25,7 @@ def trained(tiny: Tiny) -> TrainedModel:
         (r"\t", "\t"),
         (r"\\n", r"\n"),
         (r"\\\n", "\\\n"),
-        (r"\+1", "+1"),
-        (r"\x \d \ end\\", r"\x \d \ end" + "\\"),
+        (r"\+ \x \d \ end\\", r"\+ \x \d \ end" + "\\"),
         ("naïve\n", "naïve\n"),
     ],
 )
@@ -40,8 +39,8 @@ def test_every_line_of_a_file_is_a_prompt_an_empty_one_too(tmp_path: Path) -> No
     prompts = read_prompts(str(file), "--prompts-file")
     assert [prompt.text for prompt in prompts] == ["one", "", " three\u2028\x0b", "four"]
     assert prompts[2].where == f"--prompts-file {file}, line 3"
-    file.write_bytes(b"one\n\n")
-    assert [prompt.text for prompt in read_prompts(str(file), "--prompts-file")] == ["one", ""]
+    file.write_bytes(rb"one\ntwo" + b"\n\n")
+    assert [prompt.text for prompt in read_prompts(str(file), "--prompts-file")] == ["one\ntwo", ""]
 
 
 def test_an_empty_file_of_prompts_is_refused(tmp_path: Path) -> None:
@@ -82,6 +81,6 @@ def test_what_the_model_does_not_see_is_said(trained: TrainedModel, capsys: pyte
     texts_of(trained, [Prompt("é" * 2 + "1" * 7, "line 9")], seed=0, num_samples=3)
     said = capsys.readouterr().err.splitlines()
     assert said == [
-        "line 9: the model does not know 2 characters, and sees only that there is one",
+        "line 9: 2 characters unknown to the model, which sees only that each is a rare one",
         "line 9: has 9 tokens, of which the model reads the last 8",
     ]

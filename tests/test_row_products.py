@@ -1,10 +1,13 @@
 """The products for writing are those of `F.linear`, and 8 bits of a weight are as near to it as they can be."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
+from commands import ROOT, environment
 from torch import nn
 
 from config.schema import ModelConfig
@@ -35,12 +38,12 @@ def make_model(**changes):
     return GPT(config, 11)
 
 
-@pytest.mark.parametrize("from_weights", [1, row_products.FROM_WEIGHTS])
+@pytest.mark.parametrize("from_weights", [1, row_products.FROM_WEIGHTS_ONE_ROW])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 @torch.inference_mode()
 def test_a_product_is_that_of_linear(monkeypatch, kind, bias, from_weights):
-    monkeypatch.setattr(row_products, "FROM_WEIGHTS", from_weights)
+    monkeypatch.setattr(row_products, "FROM_WEIGHTS_ONE_ROW", from_weights)
     dtype, int8, tolerance = KINDS[kind]
     for inputs, outputs in SHAPES:
         layer = make_layer(inputs, outputs, bias=bias)
@@ -58,15 +61,15 @@ def test_a_product_is_that_of_linear(monkeypatch, kind, bias, from_weights):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_large_layer_has_the_same_product_as_a_small_one(bias):
-    layer, x = make_layer(256, 512, bias=bias), torch.randn(2, 256)
-    assert layer.weight.numel() >= row_products.FROM_WEIGHTS
+    layer, x = make_layer(512, 1024, bias=bias), torch.randn(2, 512)
+    assert layer.weight.numel() >= row_products.FROM_WEIGHTS_ONE_ROW
     with torch.inference_mode():
         torch.testing.assert_close(row_product(layer, torch.float32)(x), layer(x), rtol=0, atol=1e-5)
 
 
 def test_without_onednn_the_products_are_the_same(monkeypatch):
     monkeypatch.setattr(row_products, "has_onednn", lambda weight: False)
-    monkeypatch.setattr(row_products, "FROM_WEIGHTS", 1)
+    monkeypatch.setattr(row_products, "FROM_WEIGHTS_ONE_ROW", 1)
     layer, x = make_layer(16, 24, bias=True), torch.randn(2, 16)
     with torch.inference_mode():
         torch.testing.assert_close(row_product(layer, torch.float32)(x), layer(x), rtol=0, atol=1e-5)
@@ -140,3 +143,15 @@ def test_rounding_a_model_changes_its_linear_layers_and_nothing_else(architectur
     once = [parameter.clone() for parameter in model.parameters()]
     round_to_int8(model)
     assert all(torch.equal(new, old) for new, old in zip(model.parameters(), once, strict=True))
+
+
+def test_bf16_works_on_a_processor_for_which_onednn_has_none():
+    """Its own setting makes oneDNN take this processor for an older one."""
+    code = (
+        "import torch; from engine.row_products import *; layer = torch.nn.Linear(8, 4);"
+        "f = row_product(layer, torch.bfloat16); x = torch.ones(1, 8);"
+        "assert torch.allclose(f(x).float(), layer(x), atol=2e-2)"
+    )
+    for isa in ("AVX2", "AVX2_VNNI", "AVX512_CORE"):
+        env = {**environment(), "ONEDNN_MAX_CPU_ISA": isa}
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, check=True)

@@ -204,6 +204,7 @@ class TestOutput:
             assert len(s["text"]) == s["tokens"] == len(s["token_ids"]) == 12
             assert s["tokens_per_second"] > 0
             assert (s["seed"], s["top_k"], s["temperature"], s["step"]) == (1, 5, 0.8, 20)
+            assert (s["max_new_tokens"], s["stop"], s["ignore_end"], s["min_p"]) == (12, [], False, 0.0)
             assert s["reached_end"] is False
         plain, _ = write("--prompt", "the", "--seed", 1, "--max-new-tokens", 12, "--top-k", 5)
         assert plain == "the" + samples[0]["text"] + "\n"
@@ -257,6 +258,17 @@ class TestOutput:
         out, _ = write("--prompt", "the", "--temperature", 2, "--seed", 1, "--max-new-tokens", 3000, "--stop", r"\n")
         assert out.count("\n") == 1
         assert len(out) < 3000
+
+    def test_a_stop_string_that_cannot_come_is_said(self, write: Any) -> None:
+        assert write("--stop", "Ω", "--max-new-tokens", 2)[1].startswith("--stop 'Ω': has characters that the model")
+        assert write("--stop", "\r\n", "--max-new-tokens", 2)[1] == "", "which is a newline to this model"
+
+    def test_options_without_effect_are_said(self, write: Any) -> None:
+        _, err = write("--temperature", 0, "--top-k", 3, "--seed", 1, "--num-samples", 2, "--max-new-tokens", 2)
+        assert err.splitlines() == [
+            "--temperature 0 takes the likeliest token; no effect: --top-k, --seed",
+            "--temperature 0 takes the likeliest token, so the samples of a prompt are all the same",
+        ]
 
     def test_many_samples_come_in_their_order_however_long_each_is(self, write: Any) -> None:
         options = ("runs/many", "--seed", 1, "--max-new-tokens", 60, "--num-samples", 40)
@@ -391,17 +403,26 @@ class TestProcess:
                 assert process.result().out == ""
                 assert len(process.result().err.splitlines()) == 1
 
-    def test_interrupting_it_keeps_what_there_is_in_the_file(self, home: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("as_json", [(), ("--json",)])
+    def test_interrupting_it_keeps_what_there_is_in_the_file(
+        self, home: Path, tmp_path: Path, as_json: tuple[str, ...]
+    ) -> None:
         out = tmp_path / "out.txt"
+        out.write_text("older", encoding="utf-8")
         endless = ("--max-new-tokens", "100000000", "--prompt", "the", "--device", "cpu")
-        process = start(home, "sample.py", "runs/one", *endless, "--out", out)
+        process = start(home, "sample.py", "runs/one", *endless, "--out", out, *as_json)
         assert process.stderr is not None
         assert process.stderr.readline().startswith(b"device")  # the last thing before it writes
         time.sleep(0.5)
         process.send_signal(2)
         finished = finish(process)
         assert finished.code == 130
-        assert out.read_text(encoding="utf-8").startswith("the")
+        written = out.read_text(encoding="utf-8")
+        if as_json:
+            (text,) = json.loads(written)
+            assert len(text["text"]) == len(text["token_ids"]) > 10
+        else:
+            assert written.startswith("the")
         assert "written to" in finished.err
 
     def test_interrupting_it_leaves_no_traceback(self, home: Path) -> None:

@@ -1,15 +1,18 @@
 """Prompts in, text out: pieces that join to the whole, stop strings, several texts side by side."""
 
+import re
 from dataclasses import replace
 
 import pytest
+import torch
 from conftest import Tiny
 
+from data.bpe import train_bpe
 from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 from engine.choice import SamplingSettings, sample_generator
 from engine.loading import TrainedModel, load_model
 from engine.writing import Text, new_texts, split_at_stop, write, write_on
-from errors import DataError
+from errors import CheckpointError, DataError, UserError
 
 HOT = SamplingSettings(temperature=1.5)
 
@@ -21,7 +24,7 @@ def trained(tiny: Tiny) -> TrainedModel:
 
 def text_of(tokenizer: Tokenizer, ids: list[int], stops: list[str]) -> tuple[Text, list[str]]:
     """A text to which these ids came one by one, and the pieces it gave out."""
-    text = Text(ids=[0], generator=sample_generator(0), prompt="", index=0, decoder=tokenizer.decoder(), stops=stops)
+    text = Text(ids=[0], generator=sample_generator(0), prompt="", index=0, characters=tokenizer.decoder(), stops=stops)
     pieces = []
     for number, token in enumerate(ids):
         if text.ended:
@@ -56,10 +59,11 @@ def test_a_text_is_split_where_the_first_stop_string_is_or_may_begin(
 
 def test_pieces_never_hold_half_a_character_and_join_to_the_whole() -> None:
     whole = "né 你好 🙂🙂!"
-    text, pieces = text_of(ByteTokenizer(), list(whole.encode()), [])
-    assert "".join(pieces) == text.continuation == whole
-    assert "" in pieces
-    assert "\ufffd" not in "".join(pieces)
+    for tokenizer in (ByteTokenizer(), train_bpe([whole * 9], 260)):
+        text, pieces = text_of(tokenizer, tokenizer.encode(whole).tolist(), [])
+        assert "".join(pieces) == text.continuation == whole
+        assert "" in pieces
+        assert "\ufffd" not in "".join(pieces)
 
 
 def test_a_last_character_that_is_not_whole_is_left_out() -> None:
@@ -73,14 +77,18 @@ def test_bytes_that_are_no_text_are_shown_as_such() -> None:
 
 
 @pytest.mark.parametrize("stop", ["好", "d\n\n", "\n", "🙂", "wor"])
-@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), CharTokenizer("hello world\n好🙂")])
+@pytest.mark.parametrize(
+    "tokenizer",
+    [ByteTokenizer(), CharTokenizer("hello world\n好🙂"), train_bpe(["hello world\n\n好🙂🙂 hello 🙂 wor" * 9], 280)],
+)
 def test_a_stop_string_over_several_tokens_ends_the_text_before_it(tokenizer: Tokenizer, stop: str) -> None:
     whole = "hello world\n\n好🙂🙂 hello"
     text, pieces = text_of(tokenizer, tokenizer.encode(whole).tolist(), ["nowhere", stop])
     assert "".join(pieces) == text.continuation == whole[: whole.index(stop)]
     assert text.stopped_at == stop
     assert text.ended
-    assert tokenizer.decode(text.new_ids) == whole[: whole.index(stop) + len(stop)], "no token too many is drawn"
+    assert stop in tokenizer.decode(text.new_ids)
+    assert stop not in tokenizer.decode(text.new_ids[:-1]), "no token too many is drawn"
 
 
 def test_what_only_looked_like_a_stop_string_is_given_out_in_the_end() -> None:
@@ -143,3 +151,20 @@ def test_the_end_of_a_document_ends_a_text_unless_it_is_ignored(tiny: Tiny) -> N
     for _ in write_on(trained, ignoring, max_new_tokens=200, settings=HOT, ignore_end=True):
         pass
     assert all(len(text.new_ids) == 200 and not text.reached_end for text in ignoring)
+
+
+def test_stop_strings_are_read_as_the_training_text_was(tiny: Tiny) -> None:
+    trained = load_model(str(tiny.run("data.unicode=NFC").path), device="cpu")
+    assert new_texts(trained, [""], seed=0, stops=["1\r\n", "e\u0301"])[0].stops == ["1\n", "é"]
+    with pytest.raises(UserError, match="--stop must be a text of at least one character"):
+        list(write(trained, stops=["1", ""]))
+
+
+def test_weights_that_are_not_numbers_are_reported_with_their_file(trained: TrainedModel) -> None:
+    with torch.no_grad():
+        trained.model.final_norm.weight[0] = float("nan")
+    with pytest.raises(CheckpointError, match=rf"^{re.escape(str(trained.checkpoint.path))}: .* not a number"):
+        list(write(trained))
+    narrow = replace(trained, runtime=replace(trained.runtime, precision="fp16"))
+    with pytest.raises(CheckpointError, match="fp16 is too narrow for it: --precision fp32"):
+        list(write(narrow))
