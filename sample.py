@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from errors import ArgumentParser, UserError, command_boundary, run_command
 
 if __name__ == "__main__":
     with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
-        import torch  # noqa: F401
+        import torch
+
+import torch
 
 from engine.choice import SamplingSettings
 from engine.dialogue import Dialogue
 from engine.loading import TrainedModel, add_run_options, load_from_options
 from engine.prompts import Prompt, read_prompt, read_prompts, texts_of, unescaped
+from engine.row_products import is_one_thread_enough
 from engine.stopping import explain_out_of_memory
 from engine.tracking import show_text
 from engine.writing import Text, Written, write_on
@@ -43,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         repetition_penalty=options.repetition_penalty,
     )
     prompts = read_all_prompts(options)
-    trained = load_from_options(options)
+    trained = load(options, num_texts=len(prompts) * options.num_samples)
     if (options.device, options.precision) != ("auto", "fp32"):  # what was asked for is not always what is best
         print(f"device   {trained.runtime.describe()}", file=sys.stderr)
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
@@ -104,6 +107,16 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     if options.out is not None and options.out.is_dir():
         raise UserError(f"--out {options.out}: this is a folder; name a file in it")
     return options
+
+
+def load(options: argparse.Namespace, num_texts: int) -> TrainedModel:
+    """The model, and as many threads as are worth it for so many texts, where no number is given."""
+    trained = load_from_options(options)
+    runtime = trained.runtime
+    if options.threads is None and runtime.device.type == "cpu" and is_one_thread_enough(trained.model, num_texts):
+        torch.set_num_threads(1)
+        return replace(trained, runtime=replace(runtime, threads=1))
+    return trained
 
 
 def report_no_effect(options: argparse.Namespace) -> None:

@@ -142,16 +142,18 @@ class Layer:
 
     def attend(self, x: Tensor, place: Place) -> Tensor:
         """All heads' mixtures of values, side by side: (B, C) → (B, C)."""
+        # `select` and `narrow` take half as long as an index does.
         qkv = self.qkv(x).float().view(-1, 3, self.num_heads, self.head_size)  # (B, 3, nh, hs)
         if self.rotate is not None:
-            self.rotate(qkv[:, :2], place.position)
+            self.rotate(qkv.narrow(1, 0, 2), place.position)
+        new = qkv.narrow(1, 1, 2)  # (B, 2, nh, hs): key, value
         if isinstance(place.position, int):
-            self.cache.select(3, place.position).copy_(qkv[:, 1:].transpose(0, 1))  # (2, B, nh, hs)
+            self.cache.select(3, place.position).copy_(new.transpose(0, 1))  # (2, B, nh, hs)
         else:
-            rows = torch.arange(len(qkv), device=qkv.device)
-            self.cache[:, rows, :, place.position] = qkv[:, 1:]  # (B, 2, nh, hs)
-        keys, values = self.cache[:, :, :, : place.end].unbind()  # (B, nh, S, hs)
-        q = qkv[:, 0].unsqueeze(2)  # (B, nh, 1, hs)
+            rows = torch.arange(len(new), device=new.device)
+            self.cache[:, rows, :, place.position] = new
+        keys, values = self.cache.narrow(3, 0, place.end).unbind()  # (B, nh, S, hs)
+        q = qkv.select(1, 0).unsqueeze(2)  # (B, nh, 1, hs)
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=place.mask).flatten(1)  # (B, C)
 
 

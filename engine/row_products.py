@@ -36,6 +36,15 @@ def row_product(linear: nn.Linear, dtype: torch.dtype, *, rows: int = 1, int8: b
     return lambda x: F.linear(x, weight, bias)
 
 
+def is_one_thread_enough(model: nn.Module, rows: int) -> bool:
+    """Whether more threads gain next to nothing on a CPU: for one row, and matrices that one thread multiplies anyway.
+
+    Threads wait for each other at every operation, so where other programs run, two can be many times slower than one.
+    """
+    sizes = [module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear)]
+    return rows == 1 and max(sizes) < FROM_WEIGHTS_ONE_ROW
+
+
 def has_onednn(weight: Tensor) -> bool:
     """Whether oneDNN multiplies with this weight, in fp32 or bf16, on this processor."""
     # The operations are PyTorch's private ones, so another version may lack them.

@@ -155,3 +155,12 @@ def test_bf16_works_on_a_processor_for_which_onednn_has_none():
     for isa in ("AVX2", "AVX2_VNNI", "AVX512_CORE"):
         env = {**environment(), "ONEDNN_MAX_CPU_ISA": isa}
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, check=True)
+
+
+def test_one_thread_is_enough_for_one_row_of_small_matrices():
+    def model(width):
+        return GPT(ModelConfig(context_length=8, d_model=width, num_heads=2, num_layers=1), 11)
+
+    assert row_products.is_one_thread_enough(model(16), 1)
+    assert not row_products.is_one_thread_enough(model(16), 2)
+    assert not row_products.is_one_thread_enough(model(384), 1)

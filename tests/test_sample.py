@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,21 @@ class TestOutput:
         assert "fp16 was asked for" in err
         assert err.count("\n") == 1
         assert write("--max-new-tokens", 2)[1] == ""
+
+
+class TestThreads:
+    @pytest.fixture(autouse=True)
+    def two_threads(self) -> Iterator[None]:
+        torch.set_num_threads(2)
+        yield
+        torch.set_num_threads(1)
+
+    def test_one_small_text_is_written_by_one_thread_unless_there_are_more_or_it_is_asked_for(self, write: Any) -> None:
+        short = ("--device", "cpu", "--max-new-tokens", 1)
+        assert "cpu, 1 thread," in write(*short)[1]
+        torch.set_num_threads(2)
+        assert "cpu, 2 threads," in write(*short, "--num-samples", 2)[1]
+        assert "cpu, 2 threads," in write(*short, "--threads", 2)[1]
 
 
 class TestEndOfText:
