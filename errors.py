@@ -64,6 +64,8 @@ def command_boundary() -> Iterator[list[str]]:
     A `UserError` becomes one line on stderr and exit code 2, Ctrl-C exit code 130; a reader of our output that has
     gone away ends it quietly. Anything else is a fault of ours and keeps its traceback.
     """
+    if sys.stderr is None:  # closed by the shell: what is meant for it would be printed to stdout
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - until the process ends
     use_utf8(sys.stdin, sys.stdout, sys.stderr)
     try:
         try:
@@ -87,6 +89,14 @@ def command_boundary() -> Iterator[list[str]]:
         drop_output(sys.stdout)
         print(f"error: {error}; make room on that disk", file=sys.stderr)
         sys.exit(EXIT_USER_ERROR)
+
+
+def check_output() -> None:
+    """Raise `UserError` where the shell has closed stdout, which is what a command's result goes to."""
+    if sys.stdout is None:
+        raise UserError(
+            "standard output is closed, so the result would be lost; leave it open, or redirect it to a file"
+        )
 
 
 def flush_output() -> None:

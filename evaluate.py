@@ -14,7 +14,7 @@ from data.prepare import prepare
 from data.sources import file_source
 from data.text import read_text
 from data.tokenizer import Tokenizer
-from errors import ArgumentParser, DataError, UserError, command_boundary, run_command
+from errors import ArgumentParser, DataError, UserError, check_output, command_boundary, run_command
 
 if __name__ == "__main__":
     with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
@@ -104,6 +104,7 @@ def evaluate(
 def main(arguments: Sequence[str]) -> int:
     """The command: the measures to stdout."""
     options = read_command_line(arguments)
+    check_output()
     trained = load_from_options(options)
     check_stride(options.stride, trained.model.config.context_length)
     if options.text_file is None:
@@ -227,7 +228,7 @@ def text_split(trained: TrainedModel, name: str, *, encoding: str | None, skip_u
     text = "".join(read_text(source, encoding=encoding or data.encoding, newlines=data.newlines))
     encode = tokenizer.encode_lines if data.documents == "line" else tokenizer.encode_stream
     try:
-        ids = np.concatenate([*encode([text], drop_unknown=skip_unknown)])
+        ids = np.concatenate([np.empty(0, np.uint8), *encode([text], drop_unknown=skip_unknown)])
     except DataError as error:
         raise DataError(f"--text-file {name}: {error}; or --skip-unknown") from error
     if not trained.has_documents:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from data.paths import local_path
 from engine.files import write_text
-from errors import ArgumentParser, UserError, command_boundary, run_command
+from errors import ArgumentParser, UserError, check_output, command_boundary, run_command
 
 if __name__ == "__main__":
     with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
@@ -102,6 +102,14 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
         raise UserError("command line: --interactive shows one text at a time; leave out --json, --out, --num-samples")
     if options.temperature == 0:
         report_no_effect(options)
+    if options.out is None:
+        check_output()
+    elif options.out == Path("-"):  # as `-` is standard input elsewhere
+        options.out = None
+    for name in ("prompt_file", "prompts_file"):
+        given = getattr(options, name)
+        if options.out is not None and given not in (None, "-") and options.out.resolve() == Path(given).resolve():
+            raise UserError(f"--out {options.out}: this is the --{name.replace('_', '-')}; name another file")
     if options.out is not None and not options.out.parent.is_dir():
         raise UserError(f"--out {options.out}: there is no folder {options.out.parent}; make it first")
     if options.out is not None and options.out.is_dir():
@@ -184,7 +192,7 @@ def deliver(texts: Sequence[Text], written: Written, options: argparse.Namespace
                 bar.update()
                 delivery.note(text)
     except KeyboardInterrupt:
-        delivery.finish()
+        delivery.finish(" as far as it had come")
         raise
     delivery.finish()
 
@@ -199,6 +207,7 @@ class Delivery:
         self.as_json = self.in_lines or options.json
         self.shows_lines = self.in_lines and self.out is None
         self.facts = facts
+        self.line_of = {text: number // options.num_samples + 1 for number, text in enumerate(texts)}
         self.num_shown = self.num_tokens = 0
         self.started = time.perf_counter()
 
@@ -210,14 +219,14 @@ class Delivery:
             show_text(self.rendered(ready))
             self.num_shown += len(ready)
 
-    def finish(self) -> None:
+    def finish(self, how_far: str = "") -> None:
         """Deliver what has not been yet; of an interrupted command, what there is."""
         begun = [text for text in self.texts[self.num_shown :] if text.ended or text.new_ids]
         if self.out is None:
             show_text(self.rendered(begun) if begun else "")
         elif begun:
             write_output(self.out, self.rendered(begun))
-            print(f"written to {self.out}", file=sys.stderr)
+            print(f"written to {self.out}{how_far}", file=sys.stderr)
 
     def rendered(self, texts: Sequence[Text]) -> str:
         """Texts as they are delivered."""
@@ -226,7 +235,8 @@ class Delivery:
         speed = self.num_tokens / (time.perf_counter() - self.started)
         objects = [facts_about(text, speed, self.facts) for text in texts]
         if self.in_lines:
-            return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
+            lines = [{"line": self.line_of[text], **each} for text, each in zip(texts, objects, strict=True)]
+            return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         return json.dumps(objects, ensure_ascii=False, indent=2) + "\n"
 
 

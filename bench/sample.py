@@ -8,9 +8,10 @@ Parts (those that the given options allow, where none is named):
     products  microseconds of a product of one row, or a few, with a matrix, by MKL and by oneDNN
     rows      tokens per second with more and more texts side by side
     loss      val loss of a trained run with exact, bf16 and int8 weights (--run)
+    alone     texts of a trained run that are the same alone and among others (--run)
     start     time from the start of sample.py to its first character (--run)
 
-Weights are random but in the last two parts, which does not change the speed. Texts begin with one token; temperature
+Weights are random but in the last three parts, which does not change the speed. Texts begin with one token; temperature
 0.8 and top_k 200, which are nanoGPT's. Both sides run in one process, in turn, in every round; figures are medians, and
 tokens per second are those of all texts together. nanoGPT computes as it does without its --compile, with as many
 threads as suit it best. All parts together take more than a quarter of an hour.
@@ -42,15 +43,16 @@ from engine import generation  # isort: skip
 from engine.choice import SamplingSettings, sample_generator  # isort: skip
 from engine.decoder import Decoder  # isort: skip
 from engine.generation import Draft, generate  # isort: skip
-from engine.loading import load_model  # isort: skip
+from engine.loading import TrainedModel, load_model  # isort: skip
 from engine.products import install_fast_products, multiply  # isort: skip
 from engine.row_products import RowFunction, has_onednn, round_to_int8, transposed_product  # isort: skip
 from engine.runtime import choose_runtime  # isort: skip
+from engine.writing import new_texts, write_on  # isort: skip
 from evaluate import evaluate, own_split  # isort: skip
 from model import GPT  # isort: skip
 
-PARTS = ("beside", "step", "products", "rows", "loss", "start")
-NEEDS = {"beside": "nanogpt", "loss": "run", "start": "run"}  # parts that need an option
+PARTS = ("beside", "step", "products", "rows", "loss", "alone", "start")
+NEEDS = {"beside": "nanogpt", "loss": "run", "alone": "run", "start": "run"}  # parts that need an option
 TOKENIZER = CharTokenizer("".join(map(chr, range(32, 96))))  # 64 characters and the end: 65 ids, as of Tiny Shakespeare
 TEMPERATURE, TOP_K = 0.8, 200  # the defaults of nanoGPT's sample.py
 SLOW_SECONDS = 60  # what takes longer than that is measured once
@@ -60,6 +62,8 @@ WIDTHS = (96, 128, 192, 256, 320, 384, 512)
 MATRICES = 48  # of (d, d), as many weights as four blocks have
 MORE_TEXTS = (1, 4, 8, 16, 32, 64)
 STARTS = 5
+WEIGHTS = ("exact", "bf16", "int8")
+TEXTS_ALONE = 100
 
 Run = Callable[[], object]
 Key = TypeVar("Key", bound=Hashable)
@@ -331,9 +335,8 @@ def side_by_side(threads: int, *, rounds: int, tokens: int) -> None:
 def losses(run: str) -> None:
     """Print what weights of fewer bits cost in val loss."""
     rows, exact = [], (0.0, 0.0)
-    for weights in ("exact", "bf16", "int8"):
-        precision = "bf16" if weights == "bf16" else "fp32"
-        trained = load_model(run, device="cpu", precision=precision, weights="int8" if weights == "int8" else "exact")
+    for weights in WEIGHTS:
+        trained = load_with(run, weights)
         split = own_split(trained, "val")
         result = evaluate(trained.model, split, trained.tokenizer, trained.runtime)
         pair = result.loss, decoder_loss(trained.model, split, Kind(trained.model.config.architecture, weights))
@@ -342,6 +345,27 @@ def losses(run: str) -> None:
         rows.append([weights, *cells])
     print(f"\nval loss over {result.tokens:,} tokens, nats per token (difference from exact)\n")
     print_table(["weights", "by evaluate.py", "by the decoder, as text is written"], rows)
+
+
+def load_with(run: str, weights: str) -> TrainedModel:
+    """A trained run with exact, bf16 or int8 weights."""
+    precision = "bf16" if weights == "bf16" else "fp32"
+    return load_model(run, device="cpu", precision=precision, weights="int8" if weights == "int8" else "exact")
+
+
+def alone(run: str, *, tokens: int) -> None:
+    """Print how many texts of a trained run are the same alone and beside others."""
+    table = []
+    for weights in WEIGHTS:
+        trained = load_with(run, weights)
+        together, apart = (new_texts(trained, [""], seed=1, num_samples=TEXTS_ALONE) for _ in range(2))
+        for texts in (together, *([text] for text in apart)):
+            for _ in write_on(trained, texts, max_new_tokens=tokens):
+                pass
+        same = sum(a.new_ids == b.new_ids for a, b in zip(together, apart, strict=True))
+        table.append([weights, f"{same} of {len(apart)}"])
+    print(f"\ntexts of {tokens} tokens that are the same alone as beside {TEXTS_ALONE - 1} others\n")
+    print_table(["weights", "the same"], table)
 
 
 @torch.inference_mode()
@@ -414,6 +438,8 @@ def main() -> None:
     torch.set_num_threads(max(options.threads))
     if "loss" in parts:
         losses(options.run)
+    if "alone" in parts:
+        alone(options.run, tokens=tokens)
     if "start" in parts:
         starts(options.run)
 

@@ -6,6 +6,7 @@ everywhere, and no device draws a token of probability zero.
 Shapes in the comments are those of `model.py`; B are texts that are written side by side, k candidates that are left.
 """
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,9 +50,9 @@ class SamplingSettings:
             raise UserError(f"--repetition-penalty must be from 0.001 to 1000 (1: none), got {self.repetition_penalty}")
 
 
-def sample_generator(seed: int, index: int = 0) -> np.random.Generator:
-    """The generator of the sample with this number: samples of one seed differ, and one seed repeats them all."""
-    return np.random.default_rng((seed, index))
+def sample_generator(seed: int, index: int = 0, prompt: str = "") -> np.random.Generator:
+    """The generator of the sample with this number: one seed repeats them all, those of every prompt differ."""
+    return np.random.default_rng((seed, index, zlib.crc32(prompt.encode("utf-8", "surrogatepass"))))
 
 
 def choose(

@@ -79,7 +79,9 @@ class Dialogue:
         return line.removesuffix("\n").removesuffix("\r") if line else None
 
     def answer(self, line: str, where: str) -> None:
-        """Go on as the line says, and show it."""
+        """Go on as the line says, and show it. Raises `DataError` for what the model cannot read."""
+        if any("\udc80" <= character <= "\udcff" for character in line):  # what Python makes of other bytes
+            raise DataError(f"{where}: is not UTF-8; convert it to UTF-8")
         if line.startswith("+") or not line:
             self.go_on(unescaped(line[1:]), where)
         else:

@@ -147,4 +147,5 @@ def continuation(
             pass
     finally:
         model.train(was_training)
-    return tokenizer.decode(draft.new_ids)
+    characters = tokenizer.decoder()  # which leaves out a last one that is not whole
+    return "".join(characters.push(token) for token in draft.new_ids)

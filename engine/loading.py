@@ -1,7 +1,8 @@
 """A trained model, ready for use: where every command but training begins."""
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from config.load import load_config
 from data.tokenizer import Tokenizer
@@ -42,7 +43,7 @@ class TrainedModel:
 
 
 def load_model(
-    run: str | None = None,
+    run: str | Path | None = None,
     *,
     checkpoint: str = "best",
     device: str = "auto",
@@ -62,7 +63,7 @@ def load_model(
     if threads is not None:
         overrides.append(f"runtime.threads={threads}")
     config = load_config(None, overrides).runtime
-    folder, file = find_run(run)
+    folder, file = find_run(None if run is None else str(run))
     if file is not None and checkpoint != "best":
         raise UserError(f"--checkpoint {checkpoint} has no effect where RUN is itself a checkpoint file; leave one out")
     loaded = load_checkpoint(file or folder.find(checkpoint))
@@ -70,6 +71,8 @@ def load_model(
     if precision == "auto" and choose_device(device).type == trained.device.partition(":")[0]:
         config = config.model_copy(update={"precision": trained.precision})  # so that it measures what training did
     runtime = choose_runtime(config, count_parameters(loaded.config.model, loaded.tokenizer.vocab_size))
+    if precision == "auto" and config.precision != "auto":
+        runtime = replace(runtime, reason="as trained")
     if weights == "int8" and runtime.device.type != "cpu":
         raise UserError(f"--weights int8 is for CPUs, and the device is {runtime.device}; leave it out")
     model = loaded.make_model(runtime.device)
@@ -89,7 +92,7 @@ def add_run_options(parser: ArgumentParser, *, precision: str = "auto", has_weig
     parser.add_argument("--precision", default=precision, help=f"auto, fp32, bf16 or fp16 ({precision})")
     parser.add_argument("--threads", type=int, help="CPU threads (torch's own choice)")
     if has_weights:
-        text = "int8: 8 bits each, faster and a little worse (exact)"
+        text = "int8: 8 bits each, several times as fast for large models, a little worse (exact)"
         parser.add_argument("--weights", choices=["exact", "int8"], default="exact", help=text)
 
 

@@ -74,16 +74,14 @@ def texts_of(
 
     Raises `DataError` for characters that the model lacks, unless `skip_unknown`.
     """
-    texts = []
-    for prompt in prompts:
-        known = known_part(trained, prompt) if skip_unknown else prompt.text
+    known = [known_part(trained, prompt) if skip_unknown else prompt.text for prompt in prompts]
+    for text, prompt in zip(known, prompts, strict=True):
         try:
-            new = new_texts(trained, [known], seed=seed, num_samples=num_samples, stops=stops)
+            ids = trained.tokenizer.encode(trained.as_read(text)).tolist()
         except DataError as error:
             raise DataError(f"{prompt.where}: {error}; or --skip-unknown") from error
-        report_unseen(trained, new[0].ids, prompt.where)
-        texts += new
-    return texts
+        report_unseen(trained, ids, prompt.where)
+    return new_texts(trained, known, seed=seed, num_samples=num_samples, stops=stops)
 
 
 def known_part(trained: TrainedModel, prompt: Prompt) -> str:

@@ -3,6 +3,8 @@
 Which tokens these are is `engine.generation`'s business; showing them is the caller's.
 """
 
+import secrets
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -67,33 +69,43 @@ def split_at_stop(text: str, stops: Sequence[str]) -> tuple[str, str, str | None
 
 
 def new_texts(
-    trained: TrainedModel, prompts: Sequence[str], *, seed: int, num_samples: int = 1, stops: Sequence[str] = ()
+    trained: TrainedModel,
+    prompts: str | Sequence[str],
+    *,
+    seed: int | None = None,
+    num_samples: int = 1,
+    stops: str | Sequence[str] = (),
 ) -> list[Text]:
-    """Texts that begin with the prompts, `num_samples` with each.
+    """Texts that begin with the prompts, `num_samples` with each; without a seed, others every time.
 
-    What a seed gives for a prompt is the same alone and among others, in fp32 (else rounding may differ); so equal
-    prompts have equal texts. Prompts and stop strings are read as the training text was. Raises `DataError` for
-    characters of a prompt that the model lacks, `UserError` for an empty stop string.
+    What a seed gives for a prompt is the same alone and among others, in fp32 (else rounding may differ); where a
+    prompt comes again, further samples of it follow. Prompts and stop strings are read as the training text was. Raises
+    `DataError` for characters of a prompt that the model lacks, `UserError` for a seed or stop string that cannot be.
     """
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    if seed < 0:
+        raise UserError(f"--seed must be 0 or more, got {seed}")
+    stops = [trained.tokenizer.normalize(trained.as_read(stop)) for stop in in_list(stops)]
     if "" in stops:
         raise UserError("--stop must be a text of at least one character, got ''")
-    stops = [trained.tokenizer.normalize(trained.as_read(stop)) for stop in stops]
-    texts = []
-    for given in prompts:
-        prompt = trained.as_read(given)
+    texts: list[Text] = []
+    indices: Counter[str] = Counter()
+    for prompt in map(trained.as_read, in_list(prompts)):
         ids = trained.tokenizer.encode(prompt).tolist() or [trained.start_id]
-        texts += [
-            Text(
-                ids=ids,
-                generator=sample_generator(seed, index),
-                prompt=prompt,
-                index=index,
-                characters=trained.tokenizer.decoder(),
-                stops=stops,
+        for _ in range(num_samples):
+            index = indices[prompt]
+            generator = sample_generator(seed, index, prompt)
+            characters = trained.tokenizer.decoder()
+            texts.append(
+                Text(ids=ids, generator=generator, prompt=prompt, index=index, characters=characters, stops=stops)
             )
-            for index in range(num_samples)
-        ]
+            indices[prompt] += 1
     return texts
+
+
+def in_list(texts: str | Sequence[str]) -> Sequence[str]:
+    """One text as a list of it."""
+    return [texts] if isinstance(texts, str) else texts
 
 
 def write_on(
@@ -131,14 +143,16 @@ def write(
     prompt: str = "",
     *,
     max_new_tokens: int = 500,
-    seed: int = 0,
-    stops: Sequence[str] = (),
+    seed: int | None = None,
+    stops: str | Sequence[str] = (),
     settings: SamplingSettings | None = None,
+    ignore_end: bool = False,
 ) -> Iterator[str]:
     """How the model goes on after the prompt, piece by piece as it is drawn; joined, the continuation.
 
-    Raises `DataError` for characters of the prompt that the model lacks.
+    It ends after `max_new_tokens`, before one of the `stops`, or where a document ends, unless `ignore_end`. Without a
+    `seed` it is another text every time. `settings` say how tokens are chosen. Raises as `new_texts` and `write_on`.
     """
-    texts = new_texts(trained, [prompt], seed=seed, stops=stops)
-    for _, piece in write_on(trained, texts, max_new_tokens=max_new_tokens, settings=settings):
+    texts = new_texts(trained, prompt, seed=seed, stops=stops)
+    for _, piece in write_on(trained, texts, max_new_tokens=max_new_tokens, settings=settings, ignore_end=ignore_end):
         yield piece

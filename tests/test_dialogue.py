@@ -243,7 +243,7 @@ def test_without_a_terminal_it_reads_lines_and_shows_nothing_but_text(tiny: Tiny
     assert finished.err == ""
     assert finished.out.startswith("12")
     bad = call(tiny.folder, "sample.py", "runs/tiny", *options, stdin=b"12\n\xff\n")
-    assert "line 2 of the input" in bad.error()
+    assert "line 2 of the input: is not UTF-8" in bad.error()
     assert bad.out.startswith("12")
     refused = call(tiny.folder, "sample.py", "runs/tiny", "--interactive", "--json", stdin=b"")
     assert "--interactive shows one text at a time" in refused.error()

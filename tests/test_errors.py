@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from errors import ArgumentParser, UserError, utf8_arguments
+from errors import ArgumentParser, UserError, check_output, utf8_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = """
@@ -160,3 +160,10 @@ def test_the_parser_takes_no_abbreviations_and_stays_in_one_line():
 
 def test_utf8_arguments_are_given_back_as_they_are():
     assert utf8_arguments(["a", "naïve", ""]) == ["a", "naïve", ""]
+
+
+def test_a_result_needs_somewhere_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_output()
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(UserError, match="standard output is closed"):
+        check_output()

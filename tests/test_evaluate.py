@@ -333,6 +333,13 @@ class TestTextFiles:
         with pytest.raises(UserError, match="--text-file"):
             evaluate_command(["runs/a", *extra])
 
+    @pytest.mark.parametrize("content", ["", "\n\n"])
+    def test_a_text_of_nothing_is_refused(self, home: Path, content: str) -> None:
+        self.trained_on(ENGLISH.encode(), "data.documents=line")
+        Path("nothing.txt").write_text(content, encoding="utf-8")
+        with pytest.raises(DataError, match=r"nothing.txt: has 0 tokens, and at least 2"):
+            evaluate_command(["runs/a", "--text-file", "nothing.txt"])
+
     def test_an_encoding_that_there_is_not_is_refused(self) -> None:
         with pytest.raises(UserError, match="--encoding must be one that Python knows"):
             evaluate_command(["runs/a", "--text-file", "a.txt", "--encoding", "klingon"])

@@ -31,13 +31,14 @@ def test_best_last_and_a_file_give_the_weights_that_they_name(tiny):
     assert not torch.equal(expected_logits(first), expected_logits(second))
     for given, options, file in (
         (run.path, {}, first),
+        (str(run.path), {}, first),
         (run.path, {"checkpoint": "last"}, second),
         (run.path, {"checkpoint": second.name}, second),
         (run.path, {"checkpoint": str(second)}, second),
         (second, {}, second),
         (second, {"checkpoint": "best"}, second),
     ):
-        trained = load_model(str(given), device="cpu", **options)
+        trained = load_model(given, device="cpu", **options)
         assert trained.checkpoint.path == file
         assert torch.equal(logits_of(trained), expected_logits(file))
         assert not trained.model.training
@@ -121,6 +122,7 @@ def test_a_checkpoint_besides_a_checkpoint_file_is_not_silently_ignored(tiny):
 def test_a_model_computes_as_it_was_trained_unless_asked_otherwise(tiny):
     run = tiny.run("runtime.precision=bf16")
     assert load_model(str(run.path), device="cpu").runtime.precision == "bf16"
+    assert load_model(str(run.path), device="cpu").runtime.reason == "as trained"
     assert load_model(str(run.path), device="cpu", precision="fp32").runtime.precision == "fp32"
 
 

@@ -101,8 +101,9 @@ class TestPrompts:
         assert "prompt: has 24 tokens, of which the model reads the last 8" in err
         assert out.startswith(prompt)
         assert len(out) == 24 + 20 + 1
-        read, _ = write("--prompt", prompt[-8:], "--max-new-tokens", 20, "--seed", 3)
-        assert out[24:] == read[8:], "only the last window matters"
+        greedy = ("--max-new-tokens", 20, "--temperature", 0)
+        read, whole = (write("--prompt", text, *greedy)[0] for text in (prompt[-8:], prompt))
+        assert whole[24:] == read[8:], "only the last window matters"
 
     def test_an_equals_sign_or_a_dash_in_a_prompt_is_text(self, write: Any) -> None:
         out, _ = write("runs/many", "--prompt=--a=b", "--max-new-tokens", 2)
@@ -229,6 +230,7 @@ class TestOutput:
         assert [(s["prompt"], s["index"]) for s in lines] == [
             (prompt, index) for prompt in ("the", "", "the quick brown", "dog") for index in (0, 1)
         ]
+        assert [s["line"] for s in lines] == [1, 1, 2, 2, 3, 3, 4, 4]
         for prompt in ("the", "dog"):
             alone = json.loads(write("--prompt", prompt, "--num-samples", 2, "--json", *options)[0])
             for s, t in zip([s for s in lines if s["prompt"] == prompt], alone, strict=True):
@@ -303,6 +305,13 @@ class TestOutput:
         assert len((tmp_path / "target").read_text(encoding="utf-8")) == 6
         assert "this is a folder" in refused(write, "--out", tmp_path)
         assert "there is no folder" in refused(write, "--out", tmp_path / "none" / "s.txt")
+
+    def test_a_dash_is_standard_output_and_a_prompt_is_not_written_over(self, write: Any) -> None:
+        assert write("--seed", 1, "--max-new-tokens", 5, "--out", "-") == write("--seed", 1, "--max-new-tokens", 5)
+        Path("mine.txt").write_text("the", encoding="utf-8")
+        for option in ("--prompt-file", "--prompts-file"):
+            message = refused(write, option, "mine.txt", "--out", Path("mine.txt").absolute())
+            assert f"this is the {option}; name another file" in message
 
     def test_what_an_explicit_device_or_precision_became_is_said(self, write: Any) -> None:
         _, err = write("--precision", "fp16", "--device", "cpu", "--max-new-tokens", 2)
@@ -440,6 +449,21 @@ class TestProcess:
         else:
             assert written.startswith("the")
         assert "written to" in finished.err
+
+    def test_streams_that_are_closed_are_no_fault_of_ours(self, home: Path, tmp_path: Path) -> None:
+        command = f"{sys.executable} {ROOT / 'sample.py'} runs/one --max-new-tokens 5 --prompt the"
+        for redirected, code, out, err in (
+            (">&-", 2, "", "error: standard output is closed"),
+            ("2>&-", 0, "the", ""),
+            (f"--out {tmp_path / 'a.txt'} 2>&-", 0, "", ""),
+            (f"--out {tmp_path / 'b.txt'} >&-", 0, "", "written to"),
+        ):
+            shell = ["sh", "-c", f"{command} {redirected}"]
+            done = subprocess.run(shell, cwd=home, env=environment(), capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stdout[:3]) == (code, out)
+            assert done.stderr.startswith(err)
+        assert (tmp_path / "a.txt").read_text(encoding="utf-8").startswith("the")
+        assert (tmp_path / "b.txt").read_text(encoding="utf-8").startswith("the")
 
     def test_interrupting_it_leaves_no_traceback(self, home: Path) -> None:
         process = start(home, "sample.py", "runs/one", "--max-new-tokens", "1000000")

@@ -168,3 +168,20 @@ def test_weights_that_are_not_numbers_are_reported_with_their_file(trained: Trai
     narrow = replace(trained, runtime=replace(trained.runtime, precision="fp16"))
     with pytest.raises(CheckpointError, match="fp16 is too narrow for it: --precision fp32"):
         list(write(narrow))
+
+
+def test_prompts_differ_in_their_draws_and_equal_ones_have_further_samples(trained: TrainedModel) -> None:
+    texts = new_texts(trained, ["1", "2", "1", "1"], seed=7)
+    assert [text.index for text in texts] == [0, 0, 1, 2]
+    draws = [text.generator.random() for text in texts]
+    assert len(set(draws)) == 4
+    assert draws[0] == new_texts(trained, "1", seed=7)[0].generator.random()
+    assert draws[3] == new_texts(trained, "1", seed=7, num_samples=3)[2].generator.random()
+
+
+def test_one_text_may_stand_for_a_list_and_without_a_seed_all_are_new(trained: TrainedModel) -> None:
+    (text,) = new_texts(trained, "12", stops="34")
+    assert (text.prompt, text.stops) == ("12", ["34"])
+    assert text.generator.random() != new_texts(trained, "12")[0].generator.random()
+    with pytest.raises(UserError, match="--seed must be 0 or more, got -1"):
+        new_texts(trained, "12", seed=-1)
