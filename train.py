@@ -116,7 +116,7 @@ def carry_out(order: Order, trainer: "Trainer", *, file_sizes: dict[str, int] | 
         go_back(run, vars(state.progress), trainer.console.warn)
     exit_code = trainer.run(run if is_main else None, file_sizes=file_sizes)
     if run is not None and is_main:
-        say_goodbye(run, state)
+        say_goodbye(run, state, quiet=order.quiet)
     return exit_code
 
 

@@ -5,13 +5,14 @@ import math
 from config.values import MAX_MINUTES
 from data.paths import counted
 from engine.command_line import Order, command, module_command, training_command
+from engine.curve import loss_curve
 from engine.run_folder import RunFolder
 from engine.state import TrainingState
 from engine.tracking import duration
 
 
-def say_goodbye(run: RunFolder, state: TrainingState) -> None:
-    """The result on stdout, and what to do with it."""
+def say_goodbye(run: RunFolder, state: TrainingState, *, quiet: bool) -> None:
+    """The result on stdout, and what to do with it; unless `quiet`, the curve of the losses before it."""
     config, progress = state.config, state.progress
     if state.is_out_of_steps():
         ending = "finished"
@@ -24,6 +25,8 @@ def say_goodbye(run: RunFolder, state: TrainingState) -> None:
     best = ""
     if progress.best_step is not None:
         best = f"; best val loss {progress.best_val_loss:.4f} at step {progress.best_step}"
+    for line in [] if quiet else loss_curve(run.metrics_file):
+        print(line)
     print(f"{ending} at step {progress.step} after {duration(progress.seconds)}{best}")
     print(f"run      {run.path}")
     if any(run.path.glob("wandb/*run-*")):

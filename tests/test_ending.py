@@ -14,7 +14,7 @@ def said(tiny: Tiny, capsys: pytest.CaptureFixture[str], step: int, *overrides: 
     state.progress.step = step
     state.progress.note_evaluation(1.25, 1.0)
     state.progress.evaluations_since_best = evaluations
-    say_goodbye(tiny.run(), state)
+    say_goodbye(tiny.run(), state, quiet=False)
     return capsys.readouterr().out.splitlines()
 
 
@@ -52,7 +52,7 @@ def test_a_run_out_of_patience_says_so_and_goes_on_without(tiny: Tiny, capsys: p
 def test_a_run_whose_time_is_up_says_so_and_may_be_given_more(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
     state = tiny.state("train.max_steps=null", "train.max_minutes=1.5")
     state.progress = Progress(step=7, seconds=89.0, minutes_used_up=1.5)
-    say_goodbye(tiny.run(), state)
+    say_goodbye(tiny.run(), state, quiet=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "finished, as train.max_minutes=1.5 asks, at step 7 after 89 s"
     assert lines[-1].endswith(" train.max_minutes=3")
@@ -79,8 +79,22 @@ def test_a_run_that_was_never_evaluated_has_no_best_and_no_sample(
 ) -> None:
     state = tiny.state()
     state.progress.step = 3
-    say_goodbye(tiny.run(), state)
+    say_goodbye(tiny.run(), state, quiet=False)
     lines = capsys.readouterr().out.splitlines()
     assert "best" not in lines[0]
     assert not [line for line in lines if line.startswith("sample")]
     assert going_on(state) == []
+
+
+def test_the_curve_of_the_losses_comes_first_unless_all_is_to_be_quiet(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, state = tiny.run(), tiny.state()
+    state.progress.note_evaluation(1.25, 1.0)
+    lines = "".join(f'{{"step": {step}, "train/loss": {4 - step / 100}}}\n' for step in range(1, 100))
+    run.metrics_file.write_text(lines, encoding="utf-8")
+    for quiet in (False, True):
+        say_goodbye(run, state, quiet=quiet)
+        shown = capsys.readouterr().out.splitlines()
+        assert any(" . train loss " in line for line in shown) != quiet
+        assert sum(line.startswith(("interrupted at step", "run ", "sample ", "resume ")) for line in shown[-4:]) == 4
