@@ -36,6 +36,11 @@ def replacing(path: Path) -> Iterator[Path]:
     sync_folder(target.parent)
 
 
+def refused(path: Path, error: OSError) -> CheckpointError:
+    """The error of a disk that does not take what a run appends to a file."""
+    return CheckpointError(f"{shown_path(path)}: could not be written: {error.strerror or error}; make room and resume")
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a small text file atomically."""
     with replacing(path) as temporary:

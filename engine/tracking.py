@@ -17,8 +17,9 @@ from tqdm import tqdm
 
 from config.schema import TrainConfig
 from engine.dashboard import Dashboard
+from engine.files import refused
 from engine.run_folder import RunFolder
-from errors import CheckpointError, drop_output
+from errors import drop_output
 
 SHORTEST_BAR = 3  # columns
 
@@ -154,7 +155,7 @@ class AppendedFile:
             if size is not None and size < self.file.tell():
                 self.file.truncate(size)
         except OSError as error:
-            raise self.refused(error) from error
+            raise refused(self.path, error) from error
 
     def write(self, text: str) -> None:
         """Append `text`, and let readers see it at once."""
@@ -162,7 +163,7 @@ class AppendedFile:
             self.file.write(text)
             self.file.flush()
         except OSError as error:
-            raise self.refused(error) from error
+            raise refused(self.path, error) from error
 
     def synced_size(self) -> int:
         """The size in bytes, all of them safely on the disk."""
@@ -170,16 +171,12 @@ class AppendedFile:
             os.fsync(self.file.fileno())
             return os.fstat(self.file.fileno()).st_size
         except OSError as error:
-            raise self.refused(error) from error
+            raise refused(self.path, error) from error
 
     def close(self) -> None:
         """No more is written. What a full disk has refused is refused again here, and was reported then."""
         with contextlib.suppress(OSError):
             self.file.close()
-
-    def refused(self, error: OSError) -> CheckpointError:
-        """The error of a disk that does not take what is written."""
-        return CheckpointError(f"{self.path}: could not be written: {error.strerror or error}; make room and resume")
 
 
 class Tracker:
