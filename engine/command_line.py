@@ -18,6 +18,7 @@ from data.paths import local_path, shown_path
 from engine.lock import check_free
 from engine.new_run import check_name
 from engine.run_folder import RunFolder, checkpoint_files, find_run
+from engine.tensorboard import check_tensorboard
 from errors import ArgumentParser, UserError
 
 ROOT = Path(__file__).resolve().parents[1]  # where the commands are
@@ -70,6 +71,7 @@ def read_command_line(arguments: Sequence[str]) -> Order:
             check_free(run.path)
         recipe = run.config_file
     config = load_config(recipe, overrides)
+    check_tensorboard(config)
     if options.overwrite and config.name is None:
         config = config.model_copy(update={"name": recipe.stem})  # what it would be called if it were the first
     if run is None:
@@ -130,8 +132,9 @@ def training_command(*arguments: object) -> str:
 
 
 def module_command(module: str, *arguments: object) -> str:
-    """The same for the command of an installed package."""
-    words = [module] if is_on_path(module) else [sys.executable, "-m", module]
+    """The same for the command of an installed package, by the module that runs it: `package` or `package.main`."""
+    program = module.partition(".")[0]
+    words = [program] if is_on_path(program) else [sys.executable, "-m", module]
     return in_shell(*words, *arguments)
 
 

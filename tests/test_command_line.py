@@ -114,7 +114,9 @@ def test_a_checkpoint_outside_of_a_run_cannot_be_resumed(tmp_path: Path) -> None
 def test_the_command_of_a_package_is_found_where_the_shell_does_not_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert shlex.split(module_command("wandb", "leet", "a b")) == [sys.executable, "-m", "wandb", "leet", "a b"]
+    assert shlex.split(module_command("tensorboard.main")) == [sys.executable, "-m", "tensorboard.main"]
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert shlex.split(module_command("tensorboard.main"))[0] in ("tensorboard", sys.executable)
     assert shlex.split(module_command("pip", "list"))[0] in ("pip", sys.executable)
 
 
