@@ -44,6 +44,7 @@ from engine.runtime import choose_device, choose_runtime, compile_model
 from engine.start import describe, inherit, load_base, prepare_text, report_changes, resolved
 from engine.state import TrainingState
 from engine.stopping import StopRequest, explain_out_of_memory
+from engine.tensorboard import start_event_file
 from engine.tracking import Console, Tracker, duration
 from evaluate import TOKENS_PER_BATCH, Evaluation, evaluate
 from model import count_parameters, flops_per_token, next_token_loss
@@ -148,6 +149,7 @@ class Trainer:
             folder.start(self.config, self.state.prepared.tokenizer.to_json())
             self.console.say(f"run      {folder.path}")
             self.tracker = Tracker(folder, file_sizes)
+            self.tracker.event_file = start_event_file(self.config, folder, self.progress.step, file_sizes)
         exit_code = 1  # as the dashboard shows it where an error ends the run
         with StopRequest(self.console.warn) as stop:  # also while files and dashboard are closed
             try:

@@ -298,6 +298,11 @@ class TrackingConfig(Section):
         "Weights & Biases, needs an account. disabled: nothing.",
     )
     wandb_project: ProjectName = Field("tiny-gpt", description="Project of the run on Weights & Biases.")
+    tensorboard: bool = Field(
+        False,
+        description="Whether metrics, samples and settings are written for TensorBoard too, in tensorboard/ of the "
+        "run folder. Needs the library tensorboard.",
+    )
 
 
 class Config(Section):

@@ -31,6 +31,8 @@ def say_goodbye(run: RunFolder, state: TrainingState, *, quiet: bool) -> None:
     print(f"run      {run.path}")
     if any(run.path.glob("wandb/*run-*")):
         print(f"curves   {module_command('wandb', 'leet', run.path / 'wandb')}")
+    if config.tracking.tensorboard:
+        print(f"curves   {module_command('tensorboard.main', '--logdir', run.tensorboard)}")
     if progress.best_step is not None:
         print(f"sample   {command('sample.py', run.path)}")
     print(f"resume   {training_command('--resume', run.path, *going_on(state))}", flush=True)

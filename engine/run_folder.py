@@ -76,6 +76,10 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
     def checkpoint_file(self, step: int) -> Path:
         return self.checkpoints / f"step_{step:08d}.pt"
 

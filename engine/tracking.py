@@ -1,4 +1,4 @@
-"""Where a run can be watched: the terminal, metrics.jsonl, samples.txt, and through them all the dashboard.
+"""Where a run can be watched: the terminal, metrics.jsonl, samples.txt, and through them all the dashboards.
 
 What is measured, and when, is the training loop's business.
 """
@@ -19,6 +19,7 @@ from config.schema import TrainConfig
 from engine.dashboard import Dashboard
 from engine.files import refused
 from engine.run_folder import RunFolder
+from engine.tensorboard import EventFile, synced_event_sizes
 from errors import drop_output
 
 SHORTEST_BAR = 3  # columns
@@ -180,14 +181,16 @@ class AppendedFile:
 
 
 class Tracker:
-    """Keeps the numbers and samples of a run: in its folder, and on its dashboard.
+    """Keeps the numbers and samples of a run: in its folder, on its dashboard, and for TensorBoard.
 
     `file_sizes` are those of an earlier `file_sizes()`, where the run is resumed.
     """
 
     def __init__(self, folder: RunFolder, file_sizes: Mapping[str, int] | None = None) -> None:
         sizes = file_sizes or {}
+        self.folder = folder
         self.dashboard = Dashboard(None, print)  # one that does nothing, until there is another
+        self.event_file: EventFile | None = None  # until there is one, where it is asked for
         self.metrics = AppendedFile(folder.metrics_file, sizes.get("metrics"))
         self.samples = AppendedFile(folder.samples_file, sizes.get("samples"))
 
@@ -196,6 +199,8 @@ class Tracker:
         # null, since JSON has no nan or inf; a gradient that overflows in fp16 has such a norm.
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         self.metrics.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
+        if self.event_file is not None:
+            self.event_file.log(step, metrics)
         self.dashboard.log(step, metrics)
 
     def note_best(self, step: int, val_loss: float) -> None:
@@ -205,16 +210,21 @@ class Tracker:
     def sample(self, step: int, text: str) -> None:
         """Keep what the model wrote at a step."""
         self.samples.write(f"--- step {step} ---\n{text}\n\n")
+        if self.event_file is not None:
+            self.event_file.show_text(step, "sample", text)
         self.dashboard.log(step, {"sample": text})
 
     def file_sizes(self) -> dict[str, int]:
         """How much has been kept so far; belongs into the checkpoint, so that a resumed run repeats no line."""
-        return {"metrics": self.metrics.synced_size(), "samples": self.samples.synced_size()}
+        sizes = {"metrics": self.metrics.synced_size(), "samples": self.samples.synced_size()}
+        return sizes | synced_event_sizes(self.folder)
 
     def close(self, exit_code: int) -> None:
         """The run ends here."""
         self.metrics.close()
         self.samples.close()
+        if self.event_file is not None:
+            self.event_file.close()
         self.dashboard.finish(exit_code)
 
 
