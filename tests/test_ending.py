@@ -32,7 +32,7 @@ def test_a_run_at_its_last_step_is_finished_and_may_be_made_longer(
 def test_curves_are_offered_where_they_are(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
     assert not [line for line in said(tiny, capsys, 20) if line.startswith("curves")]
     state = tiny.state("tracking.tensorboard=true")
-    say_goodbye(tiny.run(name="with curves"), state)
+    say_goodbye(tiny.run(name="with curves"), state, quiet=False)
     (curves,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("curves")]
     assert curves.endswith(f" --logdir '{tiny.folder}/runs/with curves/tensorboard'")
 
