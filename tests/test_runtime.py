@@ -303,4 +303,6 @@ def test_memory_that_was_freed_is_used_again() -> None:
     without = page_faults_of_ten_sums("")
     if without < 1000:
         pytest.skip("this system hands out memory in large pieces anyway")
-    assert page_faults_of_ten_sums("choose_runtime(RuntimeConfig(device='cpu'), 1)") < 0.1 * without
+    keeping = "choose_runtime(RuntimeConfig(device='cpu'), 1)"
+    # Now and then the system takes pages away in between, so the quietest of some processes counts.
+    assert min(page_faults_of_ten_sums(keeping) for _ in range(4)) < 0.1 * without
