@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from browser import open_browser, open_page
+from playwright.sync_api import Browser, Page
 from torch.nn.utils import clip_grad_norm_
 
 from config.load import load_config
@@ -99,6 +101,20 @@ class Tiny:
 @pytest.fixture
 def tiny(tmp_path: Path) -> Tiny:
     return Tiny(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real browser, without a window."""
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page in it, which reports no error."""
+    with open_page(browser) as opened:
+        yield opened
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,0 +1,44 @@
+"""A real browser for the tests of pages: Chromium without a window, driven by Playwright."""
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+# Without these it looks for updates and translations, which takes time and leaves messages where there is no network.
+QUIET = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic")
+QUIET += ("--no-first-run", "--disable-gpu")
+
+
+@contextlib.contextmanager
+def open_browser() -> Iterator[Browser]:
+    """A Chromium that was found on this machine; without any, a test is skipped, or fails where REQUIRE_BROWSER=1."""
+    program = next((found for name in NAMES if (found := shutil.which(name))), None)
+    if program is None:
+        message = "no Chromium on this machine; install your system's package of it"
+        assert os.environ.get("REQUIRE_BROWSER") != "1", message
+        pytest.skip(message)
+    is_root = sys.platform == "linux" and os.geteuid() == 0  # to whom Chromium refuses its sandbox
+    with sync_playwright() as playwright:
+        flags = [*QUIET, "--no-sandbox"] if is_root else [*QUIET]
+        browser = playwright.chromium.launch(executable_path=program, args=flags)
+        yield browser
+        browser.close()
+
+
+@contextlib.contextmanager
+def open_page(browser: Browser, **options: object) -> Iterator[Page]:
+    """A page of its own, which must be closed without an error having been reported by it."""
+    context = browser.new_context(**options)  # type: ignore[arg-type]
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
+    yield page
+    context.close()
+    assert errors == []
