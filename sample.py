@@ -13,8 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from data.paths import local_path
-from engine.files import write_text
+from engine.files import output_path, write_output
 from errors import ArgumentParser, UserError, check_output, command_boundary, run_command
 
 if __name__ == "__main__":
@@ -91,7 +90,7 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text (new every time)")
     parser.add_argument("--ignore-end", action="store_true", help="go on where a document would end")
     parser.add_argument("--json", action="store_true", help="print a list of objects instead of text")
-    parser.add_argument("--out", type=local_path, metavar="F", help="write to this file instead of the terminal")
+    parser.add_argument("--out", metavar="F", help="write to this file instead of the terminal")
     add_run_options(parser, precision="fp32", has_weights=True)  # fp32, so that a text does not depend on its batch
     options = parser.parse_args(arguments)
     for name, lowest in (("max_new_tokens", 1), ("num_samples", 1), ("seed", 0)):
@@ -102,18 +101,10 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
         raise UserError("command line: --interactive shows one text at a time; leave out --json, --out, --num-samples")
     if options.temperature == 0:
         report_no_effect(options)
+    inputs = {"--prompt-file": options.prompt_file, "--prompts-file": options.prompts_file}
+    options.out = output_path(options.out, "--out", inputs=inputs)
     if options.out is None:
         check_output()
-    elif options.out == Path("-"):  # as `-` is standard input elsewhere
-        options.out = None
-    for name in ("prompt_file", "prompts_file"):
-        given = getattr(options, name)
-        if options.out is not None and given not in (None, "-") and options.out.resolve() == Path(given).resolve():
-            raise UserError(f"--out {options.out}: this is the --{name.replace('_', '-')}; name another file")
-    if options.out is not None and not options.out.parent.is_dir():
-        raise UserError(f"--out {options.out}: there is no folder {options.out.parent}; make it first")
-    if options.out is not None and options.out.is_dir():
-        raise UserError(f"--out {options.out}: this is a folder; name a file in it")
     return options
 
 
@@ -151,15 +142,6 @@ def read_all_prompts(options: argparse.Namespace) -> list[Prompt]:
     if options.prompt_file is not None:
         return [Prompt(read_prompt(options.prompt_file, "--prompt-file"))]
     return [Prompt(options.prompt)]
-
-
-def write_output(path: Path, text: str) -> None:
-    """Write the samples to a file, whole or not at all; through a link, or to a device, as they are."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        with path.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-    else:
-        write_text(path, text)
 
 
 def plain_text(texts: Sequence[Text], written: Written) -> Iterator[str]:

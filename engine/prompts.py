@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from data.paths import counted, local_path
 from data.sources import file_source
@@ -74,24 +74,28 @@ def texts_of(
 
     Raises `DataError` for characters that the model lacks, unless `skip_unknown`.
     """
-    known = [known_part(trained, prompt) if skip_unknown else prompt.text for prompt in prompts]
-    for text, prompt in zip(known, prompts, strict=True):
-        try:
-            ids = trained.tokenizer.encode(trained.as_read(text)).tolist()
-        except DataError as error:
-            raise DataError(f"{prompt.where}: {error}; or --skip-unknown") from error
-        report_unseen(trained, ids, prompt.where)
-    return new_texts(trained, known, seed=seed, num_samples=num_samples, stops=stops)
+    known = [known_part(trained, prompt) if skip_unknown else prompt for prompt in prompts]
+    for prompt in known:
+        report_unseen(trained, ids_of(trained, prompt), prompt.where)
+    return new_texts(trained, [prompt.text for prompt in known], seed=seed, num_samples=num_samples, stops=stops)
 
 
-def known_part(trained: TrainedModel, prompt: Prompt) -> str:
+def ids_of(trained: TrainedModel, prompt: Prompt) -> list[int]:
+    """The prompt in tokens, read as the training text was. Raises `DataError` for characters that the model lacks."""
+    try:
+        return trained.tokenizer.encode(trained.as_read(prompt.text)).tolist()
+    except DataError as error:
+        raise DataError(f"{prompt.where}: {error}; or --skip-unknown") from error
+
+
+def known_part(trained: TrainedModel, prompt: Prompt) -> Prompt:
     """The prompt without the characters that the model lacks, which are told."""
     text = trained.as_read(prompt.text)
     unknown = trained.tokenizer.unknown(text)
     if unknown:
         skipped = ", ".join(repr(character) for character in dict.fromkeys(character for _, character in unknown))
         print(f"{prompt.where}: skipped {skipped}", file=sys.stderr)
-    return trained.tokenizer.known(text)
+    return replace(prompt, text=trained.tokenizer.known(text))
 
 
 def report_unseen(trained: TrainedModel, ids: Sequence[int], where: str) -> None:
