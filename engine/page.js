@@ -48,11 +48,10 @@ function isRecorded() {
 
 // --- How things are called and shown
 
-const NAMES = { " ": "␣", "\n": "↵", "\t": "⇥", "\u007f": "␡" };
+const NAMES = { " ": "␣", "\n": "↵", "\t": "⇥" };
 
 function visible(character) {
   if (NAMES[character]) return NAMES[character];
-  if (character < " ") return String.fromCharCode(0x2400 + character.charCodeAt(0));
   if (/[\p{C}\p{Z}\ufe00-\ufe0f]/u.test(character)) {
     return "U+" + character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
   }

@@ -1,5 +1,6 @@
 """Prompts: from the command line or from files, and what a model can read of them."""
 
+import contextlib
 import re
 import sys
 from collections.abc import Sequence
@@ -46,7 +47,10 @@ def read_prompt(name: str, option: str) -> str:
         raise DataError(f"{where}: byte {error.start} (counted from 0) is not UTF-8; convert it to UTF-8") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{where}: {getattr(error, 'strerror', None) or error}; name a text file") from error
-    return "".join(read_text(file_source(name, where=option), newlines="keep"))
+    if path.is_file():
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return path.read_bytes().decode("utf-8-sig")  # any text, also with characters that no training text has
+    return "".join(read_text(file_source(name, where=option), newlines="keep"))  # compressed; or the reason why not
 
 
 def read_prompts(name: str, option: str) -> list[Prompt]:

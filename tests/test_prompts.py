@@ -49,6 +49,11 @@ def test_an_empty_file_of_prompts_is_refused(tmp_path: Path) -> None:
         read_prompts(str(tmp_path / "none.txt"), "--prompts-file")
 
 
+def test_a_file_may_hold_what_no_training_text_may(tmp_path: Path) -> None:
+    (tmp_path / "nul.txt").write_bytes(b"a\x00b\x1b\r\n")
+    assert read_prompt(str(tmp_path / "nul.txt"), "--prompt-file") == "a\x00b\x1b\r\n"
+
+
 def test_standard_input_is_read_as_utf_8_without_its_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\ufeffné\r\n".encode()), encoding="ascii"))
     assert read_prompt("-", "--prompt-file") == "né\r\n"

@@ -13,11 +13,13 @@ from commands import ENGLISH, ROOT, TINY
 import evaluate
 import sample
 import train
+import visualize
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train.py": train.main,
     "sample.py": sample.main,
     "evaluate.py": evaluate.main,
+    "visualize.py": visualize.main,
 }
 # Run by CI; needing a terminal; several processes, which tests/test_processes.py starts.
 NOT_HERE = ("pip install -r requirements-dev.txt", "wandb leet", "torchrun")

@@ -1,6 +1,7 @@
 """visualize.py as a user meets it: a text in, a page out, and how it refuses."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,21 @@ def test_the_text_may_come_from_a_file_or_from_standard_input(home: Path) -> Non
     from_pipe = succeed(home, "visualize.py", "--text-file", "-", "--out", "-", stdin=b"the fox.\n")
     assert from_file.out == from_pipe.out
     assert from_file.out != succeed(home, "visualize.py", "--text", "the fox.", "--out", "-").out
+
+
+def test_a_text_of_any_bytes_that_are_characters_is_shown_as_it_is(home: Path, page: Page) -> None:
+    """A model of bytes knows every text: tags, what cannot be seen, and what no training text may hold."""
+    hostile = "<script>hacked=1</script>😀 \u202eשלום\x00\x1b</script>"
+    settings = ("data.source=text.txt", "data.tokenizer=byte", "train.max_steps=2", "name=bytes")
+    succeed(home, "train.py", *TINY, *settings, "--quiet")
+    (home / "hostile.txt").write_text(hostile, encoding="utf-8")
+    succeed(home, "visualize.py", "runs/bytes", "--text-file", "hostile.txt", "--out", "hostile.html")
+    shutil.rmtree(home / "runs" / "bytes")  # one is the newest again
+    page.goto((home / "hostile.html").as_uri())
+    assert page.evaluate("typeof hacked") == "undefined"
+    invisible = {character: f"U+{ord(character):04X}" for character in "\u202e\x00\x1b"}
+    shown = "".join(page.locator("#text > span").all_text_contents())
+    assert shown == "".join(invisible.get(character, character) for character in hostile)
 
 
 def test_the_same_text_gives_the_same_page(home: Path) -> None:
