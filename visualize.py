@@ -37,9 +37,9 @@ def main(arguments: Sequence[str]) -> int:
     made = page(trained, inspection, num_left_out=len(ids) - len(shown))
     num_recorded = inspection.attention.q.shape[2]
     if num_recorded < len(ids):
-        shares = f"the first {len(shown):,} are shown, " if len(shown) < len(ids) else ""
-        recorded = f"attention of the first {num_recorded:,}"
-        print(f"{counted(len(ids), 'token')}: {shares}{recorded}, so that the page stays small", file=sys.stderr)
+        shown_part = f"the first {len(shown):,} are shown, " if len(shown) < len(ids) else ""
+        kept = f"attention is kept for the first {num_recorded:,}"
+        print(f"{counted(len(ids), 'token')}: {shown_part}{kept}", file=sys.stderr)
     if options.out is None:
         print(made, end="")
     else:

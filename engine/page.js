@@ -257,8 +257,8 @@ function drawMaps() {
   for (const section of document.querySelectorAll(".recorded")) section.hidden = !recorded;
   fill("maps-lead", ...(recorded
     ? ["The line is ", piece(tokenAt(position)), ` at position ${position}; below each map the two that it looks at most.`]
-    : [`Attention was kept for positions 0 to ${positions - 1}, so that the page stays small. Select one of these, or ` +
-       "make a page of a later part of the text."]));
+    : [`Attention is kept for positions 0 to ${positions - 1}: for one window at most, and so many that the page stays ` +
+       "small. Select one of these, or make a page of a later part of the text."]));
   const shape = document.documentElement.style;
   shape.setProperty("--step", 1 / positions);
   shape.setProperty("--row", recorded ? position / positions : 2);

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import ENGLISH, ROOT, TINY, succeed
+from playwright.sync_api import Browser
 
-ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
 BLOCKS: list[tuple[str, str]] = re.findall(
     r"^```python\n(.*?)^```\n^```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
@@ -89,3 +90,20 @@ def test_the_names_that_the_page_points_to_are_there() -> None:
         source = (ROOT / file).read_text(encoding="utf-8")
         for part in name.split("."):
             assert re.search(rf"\b(?:def |class |self\.){part}\b", source), f"{name} in {file}"
+
+
+def test_the_pictures_can_be_taken_anew(tmp_path: Path, browser: Browser) -> None:
+    """By the script that took them; `browser` is asked for so that the test is skipped where there is none."""
+    (tmp_path / "text.txt").write_text(ENGLISH, encoding="utf-8")
+    settings = ("data.source=text.txt", "data.tokenizer=byte", "train.max_steps=8", "train.eval_interval=1", "name=a")
+    succeed(tmp_path, "train.py", *TINY, *settings, "--quiet", "tracking.tensorboard=true")
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    lenient = {"PYTHONWARNINGS": ""}  # TensorBoard warns
+    succeed(tmp_path, ROOT / "docs" / "screenshots.py", "--run", "runs/a", "--out", "pictures", env=lenient)
+    for name in ("page.png", "tensorboard.png"):
+        picture = (pictures / name).read_bytes()
+        assert picture[:8] == b"\x89PNG\r\n\x1a\n"
+        assert len(picture) > 20_000
+        assert picture[16:24] == (ROOT / "docs" / name).read_bytes()[16:24]  # as wide and as high
+        assert f"(docs/{name})" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -311,7 +311,7 @@ def test_behind_what_was_recorded_there_is_still_the_surprise(opened: tuple[Page
     page, made = opened
     select(page, 8)
     assert f"{made.seen.surprises[8]:.4f} bits" in page.inner_text("#details")
-    assert page.inner_text("#maps-lead").startswith("Attention was kept for positions 0 to 7")
+    assert page.inner_text("#maps-lead").startswith("Attention is kept for positions 0 to 7")
     assert not page.locator("#map").is_visible()
     assert not page.locator("#scores").is_visible()
     select(page, 7)

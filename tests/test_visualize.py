@@ -26,7 +26,7 @@ def test_it_writes_a_page_that_a_browser_opens(home: Path, page: Page) -> None:
     done = succeed(home, "visualize.py", "runs/one", "--text", "the dog does", "--out", "page.html")
     assert done.out == ""
     assert re.fullmatch(
-        "12 tokens: attention of the first 8, so that the page stays small\n"
+        "12 tokens: attention is kept for the first 8\n"
         r"written to page.html \(0\.\d MB\); open it in a browser\n",
         done.err,
     )
@@ -73,7 +73,7 @@ def test_a_page_of_a_long_text_is_bounded_and_says_so(home: Path) -> None:
     text = (ENGLISH * 20)[: MAX_TOKENS + 5]
     assert len(text) == MAX_TOKENS + 5
     done = succeed(home, "visualize.py", "--text-file", "-", "--out", "long.html", stdin=text.encode())
-    assert done.err.startswith("10,005 tokens: the first 10,000 are shown, attention of the first 8, so that the page")
+    assert done.err.startswith("10,005 tokens: the first 10,000 are shown, attention is kept for the first 8\n")
     longer = succeed(home, "visualize.py", "--text-file", "-", "--out", "longer.html", stdin=(text * 3).encode())
     assert longer.err.startswith("30,015 tokens: the first 10,000 are shown")
     sizes = [(home / name).stat().st_size for name in ("long.html", "longer.html")]
