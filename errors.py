@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, TextIO
 
+from terminal import tell
+
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 
@@ -61,8 +63,8 @@ def run_command(main: Callable[[Sequence[str]], int]) -> NoReturn:
 def command_boundary() -> Iterator[list[str]]:
     """The command's arguments. What goes wrong inside ends the process as the user should see it.
 
-    A `UserError` becomes one line on stderr and exit code 2, Ctrl-C exit code 130; a reader of our output that has
-    gone away ends it quietly. Anything else is a fault of ours and keeps its traceback.
+    A `UserError` becomes one line on stderr, folded on a terminal, and exit code 2; Ctrl-C exit code 130; a reader of
+    our output that has gone away ends it quietly. Anything else is a fault of ours and keeps its traceback.
     """
     if sys.stderr is None:  # closed by the shell: what is meant for it would be printed to stdout
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - until the process ends
@@ -75,10 +77,10 @@ def command_boundary() -> Iterator[list[str]]:
             raise
         flush_output()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         sys.exit(EXIT_USER_ERROR)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        tell("interrupted")
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         drop_output(sys.stdout)
@@ -87,7 +89,7 @@ def command_boundary() -> Iterator[list[str]]:
         if error.errno not in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):  # the disk's end, or one's share
             raise
         drop_output(sys.stdout)
-        print(f"error: {error}; make room on that disk", file=sys.stderr)
+        tell(f"error: {error}; make room on that disk")
         sys.exit(EXIT_USER_ERROR)
 
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -15,6 +14,7 @@ from data.sources import file_source
 from data.text import read_text
 from data.tokenizer import Tokenizer
 from errors import ArgumentParser, DataError, UserError, check_output, command_boundary, run_command
+from terminal import tell
 
 if __name__ == "__main__":
     with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
@@ -144,7 +144,9 @@ def plain_text(result: Evaluation, trained: TrainedModel, split: Split, stride: 
     rounded = ", weights of 8 bits" if trained.weights == "int8" else ""
     return "\n".join(
         (
-            f"{trained.checkpoint.path} on {split.name} ({trained.runtime.describe()}{rounded})",
+            f"checkpoint     {trained.checkpoint.path}",
+            f"text           {split.name}",
+            f"device         {trained.runtime.describe()}{rounded}",
             f"loss           {result.loss:.4f} nats per token",
             f"bits per char  {result.bits_per_char:.4f}",
             f"bits per byte  {result.bits_per_byte:.4f}",
@@ -206,7 +208,7 @@ def own_split(trained: TrainedModel, name: str) -> Split:
     continued = trained.checkpoint.config.train.init_from is not None
     prepared = prepare(
         config,
-        report=lambda line: print(line, file=sys.stderr),
+        report=tell,
         tokenizer=trained.tokenizer if continued else None,
         made_before=trained.tokenizer,
     )
@@ -237,7 +239,7 @@ def text_split(trained: TrainedModel, name: str, *, encoding: str | None, skip_u
     num_skipped = sum(character != newline for _, character in tokenizer.unknown(text)) if skip_unknown else 0
     if num_skipped:
         share = f"{counted(num_skipped, 'character')} ({num_skipped / len(text):.2%} of the text)"
-        print(f"{share} left out, which the model does not know", file=sys.stderr)
+        tell(f"{share} left out, which the model does not know")
     if len(ids) < 2:
         raise DataError(
             f"--text-file {name}: has {counted(len(ids), 'token')}, and at least 2 are needed to predict one"
@@ -245,10 +247,7 @@ def text_split(trained: TrainedModel, name: str, *, encoding: str | None, skip_u
     num_unknown = int(np.isin(ids, tokenizer.never_generated).sum())
     if num_unknown:
         share = f"{num_unknown:,} characters ({num_unknown / len(ids):.2%})"
-        print(
-            f"{share} are unknown to the model; they count as one and the same, which is easy to predict",
-            file=sys.stderr,
-        )
+        tell(f"{share} are unknown to the model; they count as one and the same, which is easy to predict")
     return Split(name, ids)
 
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 import secrets
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -15,6 +14,7 @@ from tqdm import tqdm
 
 from engine.files import output_path, write_output
 from errors import ArgumentParser, UserError, check_output, command_boundary, run_command
+from terminal import LINE_COLUMNS, folded, tell
 
 if __name__ == "__main__":
     with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     prompts = read_all_prompts(options)
     trained = load(options, num_texts=len(prompts) * options.num_samples)
     if (options.device, options.precision) != ("auto", "fp32"):  # what was asked for is not always what is best
-        print(f"device   {trained.runtime.describe()}", file=sys.stderr)
+        tell(folded(f"device   {trained.runtime.describe()}", LINE_COLUMNS))
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
     how = {"settings": settings, "max_new_tokens": options.max_new_tokens, "ignore_end": options.ignore_end}
     beginning = {"seed": seed, "stops": options.stop, "skip_unknown": options.skip_unknown}
@@ -66,6 +66,7 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     """The options. Raises `UserError` for values that cannot be."""
     parser = ArgumentParser(
         prog="sample.py",
+        usage="python sample.py [RUN] [--prompt TEXT] [options]",
         description="Write text with a trained model. Without RUN: the newest run in runs/.",
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="run folder (runs/NAME) or checkpoint file")
@@ -123,16 +124,16 @@ def report_no_effect(options: argparse.Namespace) -> None:
     usual = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": None}
     without = [f"--{name.replace('_', '-')}" for name, value in usual.items() if getattr(options, name) != value]
     if without:
-        print(f"--temperature 0 takes the likeliest token; no effect: {', '.join(without)}", file=sys.stderr)
+        tell(f"--temperature 0 takes the likeliest token; no effect: {', '.join(without)}")
     if options.num_samples > 1:
-        print("--temperature 0 takes the likeliest token, so the samples of a prompt are all the same", file=sys.stderr)
+        tell("--temperature 0 takes the likeliest token, so the samples of a prompt are all the same")
 
 
 def report_unreachable(trained: TrainedModel, stops: Sequence[str]) -> None:
     """Say which stop strings the model cannot write."""
     for stop in stops:
         if trained.tokenizer.unknown(trained.as_read(stop)):
-            print(f"--stop {stop!r}: has characters that the model does not know, so it has no effect", file=sys.stderr)
+            tell(f"--stop {stop!r}: has characters that the model does not know, so it has no effect")
 
 
 def read_all_prompts(options: argparse.Namespace) -> list[Prompt]:
@@ -208,7 +209,7 @@ class Delivery:
             show_text(self.rendered(begun) if begun else "")
         elif begun:
             write_output(self.out, self.rendered(begun))
-            print(f"written to {self.out}{how_far}", file=sys.stderr)
+            tell(f"written to {self.out}{how_far}")
 
     def rendered(self, texts: Sequence[Text]) -> str:
         """Texts as they are delivered."""

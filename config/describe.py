@@ -4,6 +4,7 @@ Everything is derived from `config.schema`, so that no list of settings is kept 
 """
 
 import reprlib
+import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
@@ -16,7 +17,7 @@ from pydantic.fields import FieldInfo
 from config.schema import Config, Section
 from config.values import HIDDEN_LIMITS, Wording
 
-HELP_WIDTH = 96
+WIDEST_HELP, NARROWEST_HELP = 96, 64  # columns
 TYPE_COLUMN = 38
 
 # What other trainers call our settings: the words that people bring along.
@@ -174,7 +175,8 @@ def nearest_setting(key: str) -> str | None:
 
 
 def describe_settings() -> str:
-    """Every setting with its default, type and meaning, by section, as `--help` prints them."""
+    """Every setting with its default, type and meaning, by section, as `--help` prints them: for this terminal."""
+    width = min(WIDEST_HELP, max(NARROWEST_HELP, shutil.get_terminal_size().columns))
     lines: list[str] = []
     section = None
     for key, field in SETTINGS.items():
@@ -182,17 +184,15 @@ def describe_settings() -> str:
         if head != section:
             section = head
             about = SECTIONS[head] if head else Config
-            lines += ["", f"{head or 'the run'}: {(about.__doc__ or '').strip()}"]
-        lines += describe_setting(key, field)
+            lines += ["", *textwrap.wrap(f"{head or 'the run'}: {(about.__doc__ or '').strip()}", width)]
+        lines += describe_setting(key, field, width)
     return "\n".join(lines).strip()
 
 
-def describe_setting(key: str, field: FieldInfo) -> list[str]:
-    """The lines of one setting."""
+def describe_setting(key: str, field: FieldInfo, width: int) -> list[str]:
+    """The lines of one setting, of at most `width` columns."""
     default = field.default if isinstance(field.default, str) else shown(field.default)
     head = f"  {key}={default}".ljust(TYPE_COLUMN - 2) + "  "
     hanging, indent = " " * TYPE_COLUMN, " " * 6
-    kind = textwrap.wrap(
-        expected(field), HELP_WIDTH, initial_indent=head, subsequent_indent=hanging, break_on_hyphens=False
-    )
-    return kind + textwrap.wrap(str(field.description), HELP_WIDTH, initial_indent=indent, subsequent_indent=indent)
+    kind = textwrap.wrap(expected(field), width, initial_indent=head, subsequent_indent=hanging, break_on_hyphens=False)
+    return kind + textwrap.wrap(str(field.description), width, initial_indent=indent, subsequent_indent=indent)

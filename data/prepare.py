@@ -41,6 +41,7 @@ from data.text import content_digest
 from data.tokenizer import ByteTokenizer, CharTokenizer, TokenArray, Tokenizer, token_dtype
 from data.vocabulary import check_name, tell_settings_without_effect
 from errors import ArgumentParser, ConfigError, run_command
+from terminal import tell
 
 _LARGE_VOCAB, _FEW_EACH = 500, 100  # a vocabulary above this size is too large where a token occurs less often
 _LARGE_BYTES = 50_000_000  # reading more takes a while, so people are told first what is going to be read
@@ -130,10 +131,10 @@ class PreparedData:
         lines = [f"{self.title}: {_measures(self.metadata.text)}"]
         if self.metadata.val_text is not None:
             lines.append(f"{self.val_title}: {_measures(self.metadata.val_text)}, to validate on")
-        lines.append(
-            f"{self.tokenizer.kind} vocabulary of {self.tokenizer.vocab_size:,}; "
-            f"train {counted(self.train_tokens, 'token')}, val {counted(self.val_tokens, 'token')}"
-        )
+        lines += [
+            f"{self.tokenizer.kind} vocabulary of {self.tokenizer.vocab_size:,}",
+            f"train {counted(self.train_tokens, 'token')}, val {counted(self.val_tokens, 'token')}",
+        ]
         return "\n".join(lines)
 
 
@@ -288,8 +289,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = ArgumentParser(
         prog="data.prepare",
         usage="python -m data.prepare [RECIPE.yaml] [section.key=value ...]",
-        description="Read the text that data.source names and keep its tokens in data.cache_dir; train nothing.\n"
-        "Of the settings only those of the section data matter; python train.py --help explains them.",
+        description="Read the text that data.source names and keep its tokens in data.cache_dir;\n"
+        "train nothing. Of the settings only those of the section data matter;\n"
+        "python train.py --help explains them.",
     )
     parser.add_argument("recipe", nargs="?", metavar="RECIPE.yaml", help="settings; without one the defaults")
     overrides = [argument for argument in arguments if is_override(argument)]
@@ -297,20 +299,16 @@ def main(arguments: Sequence[str]) -> int:
     config = load_config(None if options.recipe is None else local_path(options.recipe), overrides)
     if config.train.init_from is not None:
         raise ConfigError("train.init_from: a text for a model that is continued is prepared by train.py itself")
-    prepared = prepare(config.data, report=_to_stderr, show_progress=sys.stderr.isatty())
+    prepared = prepare(config.data, report=tell, show_progress=sys.stderr.isatty())
     print(prepared.describe())
     print(f"tokens in {shown_path(prepared.folder)}")
     context_length = config.model.context_length
     if min(prepared.train_tokens, prepared.val_tokens) <= context_length:
-        _to_stderr(
+        tell(
             f"hint     this is too little text to train on: with model.context_length={context_length}, train and val "
             f"need {context_length + 1:,} tokens each; use a longer text, or a smaller model.context_length"
         )
     return 0
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -152,14 +152,14 @@ def read_head(source: Source) -> bytes:
 
 
 def list_sources(sources: list[Source], report: Callable[[str], None]) -> None:
-    """Tell each source with its size; of many, how many there are, their sum, and the largest."""
+    """Tell each source with its size, a line each; of many, how many there are, their sum, and the largest."""
     if len(sources) <= _MAX_LISTED:
         for source in sources:
             report(f"{source.name}: {format_size(source.size)}")
         return
-    largest = heapq.nlargest(_NUM_LARGEST, sources, key=lambda source: source.size)
-    named = ", ".join(f"{source.name} ({format_size(source.size)})" for source in largest)
-    report(f"{len(sources):,} files, {format_size(sum(source.size for source in sources))}; the largest: {named}")
+    report(f"{len(sources):,} files, {format_size(sum(source.size for source in sources))}; the largest:")
+    for source in heapq.nlargest(_NUM_LARGEST, sources, key=lambda source: source.size):
+        report(f"    {source.name}: {format_size(source.size)}")
 
 
 def entries_of(value: _Setting | None) -> list[str]:

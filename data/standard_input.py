@@ -15,6 +15,7 @@ from data.durable import kept_file
 from data.memory import is_out_of_memory
 from data.paths import one_line
 from errors import DataError
+from terminal import tell
 
 FOLDER = "stdin"  # of the cache
 
@@ -29,7 +30,7 @@ def standard_input(setting: str) -> io.BufferedIOBase:
         raise DataError(f"{setting}: standard input is closed; {_ADVICE}")
     if sys.stdin.isatty():
         end = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D at the beginning of a line"
-        print(f"{setting}: reading the text from the terminal until {end}", file=sys.stderr, flush=True)
+        tell(f"{setting}: reading the text from the terminal until {end}")
     return cast(io.BufferedIOBase, sys.stdin.buffer)
 
 

@@ -48,7 +48,8 @@ def read_command_line(arguments: Sequence[str]) -> Order:
     """The order that the arguments give. Raises `UserError` for mistakes in them or in the recipe."""
     parser = ArgumentParser(
         prog="train.py",
-        usage="python train.py [RECIPE.yaml] [section.key=value ...] [--resume RUN] [--overwrite] [--dry-run]",
+        usage="python train.py [RECIPE.yaml] [section.key=value ...]\n"
+        "                       [--resume RUN] [--overwrite] [--dry-run] [--quiet]",
         description="Train a small GPT on a text. Without a recipe: config/quickstart.yaml.",
         epilog=describe_settings(),
     )

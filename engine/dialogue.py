@@ -10,6 +10,7 @@ from engine.prompts import Prompt, texts_of, unescaped
 from engine.tracking import show_text
 from engine.writing import Text, write_on
 from errors import DataError
+from terminal import tell
 
 HELP = r"""Type a beginning; the model goes on. Then:
   Enter        goes on from there
@@ -47,7 +48,7 @@ class Dialogue:
     def run(self) -> None:
         """Until there are no more lines. Raises `DataError` for one that cannot be read, where nobody can retype it."""
         if self.is_asking:
-            print(HELP, file=sys.stderr)
+            tell(HELP)
             with contextlib.suppress(ImportError):  # Windows has none, and edits lines by itself
                 import readline  # noqa: F401 - `input` uses it once it is there
         number = 0
@@ -61,7 +62,7 @@ class Dialogue:
             except DataError as error:
                 if not self.is_asking:
                     raise
-                print(error, file=sys.stderr)
+                tell(str(error))
             except KeyboardInterrupt:  # stops the text, or the line that is being typed
                 if not self.is_asking:
                     raise

@@ -14,20 +14,18 @@ from engine.tracking import duration
 def say_goodbye(run: RunFolder, state: TrainingState, *, quiet: bool) -> None:
     """The result on stdout, and what to do with it; unless `quiet`, the curve of the losses before it."""
     config, progress = state.config, state.progress
+    ending, reason = "interrupted", ""
     if state.is_out_of_steps():
         ending = "finished"
     elif state.is_out_of_time():
         ending = f"finished, as train.max_minutes={config.train.max_minutes:g} asks,"
     elif state.is_finished():
-        ending = f"stopped after {counted(config.train.patience or 0, 'evaluation')} without a better val loss,"
-    else:
-        ending = "interrupted"
-    best = ""
-    if progress.best_step is not None:
-        best = f"; best val loss {progress.best_val_loss:.4f} at step {progress.best_step}"
+        ending, reason = "stopped", f": {counted(config.train.patience or 0, 'evaluation')} without a better val loss"
     for line in [] if quiet else loss_curve(run.metrics_file):
         print(line)
-    print(f"{ending} at step {progress.step} after {duration(progress.seconds)}{best}")
+    print(f"{ending} at step {progress.step} after {duration(progress.seconds)}{reason}")
+    if progress.best_step is not None:
+        print(f"best     val loss {progress.best_val_loss:.4f} at step {progress.best_step}")
     print(f"run      {run.path}")
     if any(run.path.glob("wandb/*run-*")):
         print(f"curves   {module_command('wandb', 'leet', run.path / 'wandb')}")
@@ -45,7 +43,9 @@ def say_finished(run: RunFolder, state: TrainingState, order: Order) -> None:
     kept = [override for override in order.overrides if override.removeprefix("--").partition("=")[0] not in keys]
     by_time = f", as train.max_minutes={train.max_minutes:g} asks" if state.is_out_of_time() else ""
     command_line = training_command("--resume", order.checkpoint or run.path, *kept, *more)
-    print(f"{run.path}: finished already at step {state.progress.step}{by_time}; to go on: {command_line}")
+    print(f"finished already at step {state.progress.step}{by_time}")
+    print(f"run      {run.path}")
+    print(f"resume   {command_line}")
 
 
 def going_on(state: TrainingState) -> list[str]:

@@ -12,6 +12,7 @@ from data.text import read_text
 from engine.loading import TrainedModel
 from engine.writing import Text, new_texts
 from errors import DataError
+from terminal import tell
 
 ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
@@ -98,7 +99,7 @@ def known_part(trained: TrainedModel, prompt: Prompt) -> Prompt:
     unknown = trained.tokenizer.unknown(text)
     if unknown:
         skipped = ", ".join(repr(character) for character in dict.fromkeys(character for _, character in unknown))
-        print(f"{prompt.where}: skipped {skipped}", file=sys.stderr)
+        tell(f"{prompt.where}: skipped {skipped}")
     return replace(prompt, text=trained.tokenizer.known(text))
 
 
@@ -107,7 +108,7 @@ def report_unseen(trained: TrainedModel, ids: Sequence[int], where: str) -> None
     num_unknown = sum(token in trained.tokenizer.never_generated for token in ids)
     if num_unknown:
         characters = counted(num_unknown, "character")
-        print(f"{where}: {characters} unknown to the model, which sees only that each is a rare one", file=sys.stderr)
+        tell(f"{where}: {characters} unknown to the model, which sees only that each is a rare one")
     window = trained.model.config.context_length
     if len(ids) > window:
-        print(f"{where}: has {len(ids):,} tokens, of which the model reads the last {window:,}", file=sys.stderr)
+        tell(f"{where}: has {len(ids):,} tokens, of which the model reads the last {window:,}")

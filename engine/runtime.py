@@ -160,7 +160,7 @@ def _cpu_precision(requested: str, num_parameters: int) -> tuple[str, str]:
     if not cpu_has_bf16():
         choice, reason = "fp32", "this processor has no bf16"
     elif num_parameters < BF16_FROM_PARAMETERS:
-        choice, reason = "fp32", f"below {BF16_FROM_PARAMETERS:,} parameters bf16 gains nothing on a CPU"
+        choice, reason = "fp32", f"bf16 gains nothing below {BF16_FROM_PARAMETERS:,} parameters"
     else:
         choice, reason = "bf16", "this processor has bf16"
     if requested == "fp16":

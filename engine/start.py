@@ -20,6 +20,7 @@ from engine.runtime import Runtime
 from engine.tracking import Console
 from errors import CheckpointError, ConfigError, DataError
 from model import count_parameters
+from terminal import LINE_COLUMNS, folded
 
 # What a resumed run cannot change: its weights, its optimizer or its draws depend on it.
 FIXED = ("name", "runs_dir", "seed", "model.", "data.", "optim.optimizer", "train.init_from")
@@ -134,14 +135,14 @@ def describe(
         console.say(f"data     {line}")
     console.say(
         f"model    {model.architecture}, {model.num_layers} layers, {model.num_heads} heads, d_model {model.d_model}, "
-        f"context_length {model.context_length}: {num_parameters:,} parameters"
+        f"context_length {model.context_length}\n         {num_parameters:,} parameters"
     )
     each, together = ("", "") if processes.is_alone else (f"{processes.world_size} processes, each on ", " together")
-    console.say(f"device   {each}{runtime.describe()}")
+    console.say(folded(f"device   {each}{runtime.describe()}", LINE_COLUMNS))
     max_steps, warmup_steps = config.train.max_steps, config.optim.warmup_steps
     if max_steps is not None and warmup_steps >= max_steps > 1:
         console.say(
-            f"hint     optim.warmup_steps={warmup_steps} lasts longer than the run: the learning\n"
-            f"         rates end far below their full height; optim.warmup_steps={max_steps // 20} would not"
+            f"hint     optim.warmup_steps={warmup_steps} lasts longer than the run: the learning rates end far below "
+            f"their full height; optim.warmup_steps={max_steps // 20} would not"
         )
     console.say(f"peak     {describe_flops(peak)}{together}, of which MFU is a share")

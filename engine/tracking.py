@@ -21,8 +21,10 @@ from engine.files import refused
 from engine.run_folder import RunFolder
 from engine.tensorboard import EventFile, synced_event_sizes
 from errors import drop_output
+from terminal import LINE_COLUMNS, columns, cut, folded, tell, width_of
 
 SHORTEST_BAR = 3  # columns
+SAMPLE_MARGIN = "    | "
 
 
 class Console:
@@ -52,7 +54,7 @@ class Console:
                 bar_format=f"{{percentage:3.0f}}%|{{bar}}|{' {n_fmt}/{total_fmt}' if self.counts_steps else ''} "
                 "{elapsed}<{remaining}{postfix}",
                 dynamic_ncols=knows_its_width,
-                ncols=None if knows_its_width else 80,
+                ncols=None if knows_its_width else LINE_COLUMNS,
                 nrows=None if knows_its_width else 24,
                 smoothing=0.05,
             )
@@ -85,16 +87,16 @@ class Console:
         seconds_left: float,
     ) -> None:
         """How it stands: an aligned line at an evaluation, and beside the bar, or as a line, between them."""
-        line = f"step {shown_step(step, seconds, limits)}  train {metrics['train/loss']:.4f}"
-        rest = f"{metrics['perf/tokens_per_second']:>7,.0f} tokens/s  {duration(seconds_left)} left"
-        mfu = f"{metrics['perf/mfu']:.1%}"
+        line = [f"step {shown_step(step, seconds, limits)}", f"train {in_columns(metrics['train/loss'], 6)}"]
+        left = f"{duration(seconds_left)} left"
         if "val/loss" in metrics:
             mark = "best" if is_best else " " * 4
-            val = f"val {metrics['val/loss']:.4f} {mark}  {metrics['val/bits_per_char']:.3f} bits/char"
+            bits = f"{in_columns(metrics['val/bits_per_char'], 5)} bits/char"
             self.last_val_loss = metrics["val/loss"]
-            self.say(f"{line}  {val}  {rest}")
+            self.say(side_by_side(*line, f"val {in_columns(self.last_val_loss, 6)} {mark}", bits, left))
         elif self.bar is None:
-            self.say(f"{line}  {rest}  MFU {mfu}")
+            speed = f"{metrics['perf/tokens_per_second']:>9,.0f} tokens/s"
+            self.say(side_by_side(*line, speed, f"MFU {metrics['perf/mfu']:>5.1%}", left))
         if self.bar is not None:
             facts = [f"loss {metrics['train/loss']:.3f}"]
             if self.last_val_loss is not None:
@@ -108,14 +110,17 @@ class Console:
         """Columns that are left beside a short bar for what is told there."""
         assert self.bar is not None
         with contextlib.suppress(OSError):
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            width = os.get_terminal_size(sys.stderr.fileno()).columns or LINE_COLUMNS
             counts = f" {self.bar.total}/{self.bar.total}" if self.counts_steps else ""
-            return columns - len(f"100%|{' ' * SHORTEST_BAR}|{counts} 0:00:00<0:00:00, ")
+            return width - len(f"100%|{' ' * SHORTEST_BAR}|{counts} 0:00:00<0:00:00, ")
         return 0
 
     def show_sample(self, text: str) -> None:
-        """What the model has just written, set apart from the lines about it."""
-        self.say("\n".join(f"    | {line}" for line in printable(text).split("\n")))
+        """What the model has just written, set apart from the lines about it, also where a terminal would wrap it."""
+        lines, width = printable(text).split("\n"), width_of(sys.stderr)
+        if width is not None:
+            lines = [piece for line in lines for piece in cut(line.expandtabs(), width - len(SAMPLE_MARGIN))]
+        self.say("\n".join(SAMPLE_MARGIN + line for line in lines))
 
     def say(self, line: str) -> None:
         """A line that may be missed."""
@@ -123,12 +128,12 @@ class Console:
             self.warn(line)
 
     def warn(self, line: str) -> None:
-        """A line that is shown even where `quiet`; it stands above the bar."""
+        """A line that is shown even where `quiet`; it stands above the bar, and a terminal shows it folded."""
         with self.nobody_may_look():
             if self.bar is not None:
-                self.bar.write(line, file=sys.stderr)
+                self.bar.write(folded(line, width_of(sys.stderr)), file=sys.stderr)
             elif not self.is_gone:
-                print(line, file=sys.stderr, flush=True)
+                tell(line)
 
     def warn_of_overfitting(self, best_step: int | None) -> None:
         """What it means that val loss rises while train loss falls, and what helps."""
@@ -229,20 +234,31 @@ class Tracker:
 
 
 def shown_step(step: int, seconds: float, limits: TrainConfig) -> str:
-    """A step and how far it is, of all steps or else of the time: 120/2000, or 120   6%."""
+    """A step and how far it is, of all steps or else of the time: 120/2000, or 120   6%; always as wide."""
     if limits.max_steps is not None:
         return f"{step:>{len(str(limits.max_steps))}}/{limits.max_steps}"
-    return f"{step:>4} {min(1.0, seconds / (60 * (limits.max_minutes or 1))):>4.0%}"
+    return f"{step:>7} {min(1.0, seconds / (60 * (limits.max_minutes or 1))):>4.0%}"
 
 
-def facts_that_fit(facts: Sequence[str], columns: int) -> list[str]:
+def facts_that_fit(facts: Sequence[str], width: int, separator: str = ", ") -> list[str]:
     """The first of the facts, as many as fit beside each other: half of a number looks like another number."""
     fitting: list[str] = []
     for fact in facts:
-        if len(", ".join([*fitting, fact])) > columns:
+        if columns(separator.join([*fitting, fact])) > width:
             break
         fitting.append(fact)
     return fitting
+
+
+def side_by_side(*facts: str) -> str:
+    """The facts in one line; the last of them are left out where it would be longer than a line is."""
+    return "  ".join(facts_that_fit(facts, LINE_COLUMNS, "  "))
+
+
+def in_columns(number: float, width: int) -> str:
+    """The number in so many columns, with as many decimals as fit, so that those of one below the other line up."""
+    written = (f"{number:{width}.{decimals}f}" for decimals in range(width - 2, 0, -1))
+    return next((text for text in written if len(text) <= width), f"{number:{width}.0f}")
 
 
 def printable(text: str) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -77,6 +78,22 @@ def call(cwd: Path, *arguments: object, env: Mapping[str, str] | None = None, st
     """Run a script of ours to its end."""
     options = {} if stdin is None else {"stdin": subprocess.PIPE}
     return finish(start(cwd, *arguments, env=env, **options), stdin)
+
+
+def on_terminal(
+    cwd: Path, *arguments: object, columns: int = 80, env: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """The exit code of a script of ours, and all that it has sent to a terminal of so many columns."""
+    ours, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (40, columns))
+    process = start(cwd, *arguments, env=env, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux's way of saying that nobody holds the other end any more
+        while piece := os.read(ours, 4096):
+            shown += piece
+    os.close(ours)
+    return finish(process).code, shown.decode("utf-8")
 
 
 def succeed(cwd: Path, *arguments: object, **options: Any) -> Finished:

@@ -9,11 +9,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ORDER = ("errors", "config", "data", "model", "engine", "interop")  # each may use what is to its left
+ORDER = ("terminal", "errors", "config", "data", "model", "engine", "interop")  # each may use what is to its left
 COMMANDS = ("train", "sample", "evaluate", "export", "visualize")
 COMMANDS_USED = {("train.py", "evaluate")}  # training measures its val loss as the command does
 TORCH = ("torch", "transformers", "wandb", "tensorboard")  # slow to import
-WITHOUT_TORCH = ("errors.py", "config/", "data/sources.py", "data/download.py", "data/tokenizer.py", "data/store.py")
+WITHOUT_TORCH = (
+    "terminal.py",
+    "errors.py",
+    "config/",
+    "data/sources.py",
+    "data/download.py",
+    "data/tokenizer.py",
+    "data/store.py",
+)
 WITHOUT_TORCH += ("data/text.py", "data/folders.py", "data/compressed.py", "data/recognize.py")
 WITHOUT_TORCH += (
     "data/standard_input.py",

@@ -102,5 +102,7 @@ def test_help_lists_every_setting_with_default_type_and_meaning():
     assert "train.patience=null an integer of at least 1, or null" in lines
 
 
-def test_help_fits_a_terminal():
-    assert max(map(len, describe_settings().splitlines())) <= 100
+@pytest.mark.parametrize(("width", "widest"), [(64, 64), (80, 80), (200, 96)])
+def test_help_fits_the_terminal(monkeypatch, width, widest):
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert widest - 10 < max(map(len, describe_settings().splitlines())) <= widest

@@ -23,8 +23,8 @@ def test_a_run_at_its_last_step_is_finished_and_may_be_made_longer(
 ) -> None:
     lines = said(tiny, capsys, 20)
     assert lines[0].startswith("finished at step 20 after ")
-    assert lines[0].endswith("; best val loss 1.2500 at step 20")
-    assert lines[1].startswith("run ")
+    assert lines[1] == "best     val loss 1.2500 at step 20"
+    assert lines[2].startswith("run ")
     assert lines[-1].startswith("resume ")
     assert lines[-1].endswith("train.max_steps=40")
 
@@ -53,7 +53,8 @@ def test_a_run_before_its_last_step_was_interrupted_and_goes_on_as_it_is(
 
 def test_a_run_out_of_patience_says_so_and_goes_on_without(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
     lines = said(tiny, capsys, 7, "train.patience=3", evaluations=3)
-    assert lines[0].startswith("stopped after 3 evaluations without a better val loss, at step 7")
+    assert lines[0].startswith("stopped at step 7 after ")
+    assert lines[0].endswith(": 3 evaluations without a better val loss")
     assert lines[-1].endswith("train.patience=null")
 
 
@@ -77,9 +78,11 @@ def test_who_resumes_a_finished_run_is_told_by_which_limit_it_ended_and_keeps_hi
     state = tiny.state("train.max_steps=99", "train.max_minutes=1")
     state.progress = Progress(step=2, seconds=59.0, minutes_used_up=1.0)
     say_finished(run, state, order)
-    (line,) = capsys.readouterr().out.splitlines()
-    assert ": finished already at step 2, as train.max_minutes=1 asks; to go on: " in line
-    assert line.endswith(" train.max_steps=99 train.log_interval=5 train.max_minutes=2")
+    ended, ran, resume = capsys.readouterr().out.splitlines()
+    assert ended == "finished already at step 2, as train.max_minutes=1 asks"
+    assert ran == f"run      {run.path}"
+    assert resume.startswith("resume   ")
+    assert resume.endswith(" train.max_steps=99 train.log_interval=5 train.max_minutes=2")
 
 
 def test_a_run_that_was_never_evaluated_has_no_best_and_no_sample(
@@ -89,7 +92,7 @@ def test_a_run_that_was_never_evaluated_has_no_best_and_no_sample(
     state.progress.step = 3
     say_goodbye(tiny.run(), state, quiet=False)
     lines = capsys.readouterr().out.splitlines()
-    assert "best" not in lines[0]
+    assert not [line for line in lines if "best" in line]
     assert not [line for line in lines if line.startswith("sample")]
     assert going_on(state) == []
 

@@ -389,5 +389,8 @@ def test_sources_are_listed_with_their_sizes_and_of_many_the_largest() -> None:
     assert lines == [
         "0.txt: 1.2 MB",
         "1.txt: 2.2 MB",
-        "10 files, 32.3 MB; the largest: 4.txt (5.2 MB), 9.txt (5.2 MB), 3.txt (4.2 MB)",
+        "10 files, 32.3 MB; the largest:",
+        "    4.txt: 5.2 MB",
+        "    9.txt: 5.2 MB",
+        "    3.txt: 4.2 MB",
     ]

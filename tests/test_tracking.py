@@ -1,9 +1,12 @@
 """What a run tells on the terminal and keeps in its files."""
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,9 @@ from commands import ROOT, environment
 
 from config.schema import TrainConfig
 from engine.run_folder import RunFolder
-from engine.tracking import Console, Tracker, duration, facts_that_fit, shown_step
+from engine.tracking import Console, Tracker, duration, facts_that_fit, in_columns, shown_step
 from errors import CheckpointError
+from terminal import columns
 
 METRICS = {"train/loss": 1.5, "optim/learning_rate": 1e-3, "perf/tokens_per_second": 1234.5, "perf/mfu": 0.125}
 
@@ -106,8 +110,8 @@ def test_evaluations_are_aligned_lines_that_mark_the_best(capsys: pytest.Capture
     show(console, 50, {**METRICS, "val/loss": 1.25, "val/bits_per_char": 1.803})
     show(console, 1000, {**METRICS, "val/loss": 1.5, "val/bits_per_char": 2.164})
     assert capsys.readouterr().err.splitlines() == [
-        "step   50/1000  train 1.5000  val 1.2500 best  1.803 bits/char    1,234 tokens/s  75 s left",
-        "step 1000/1000  train 1.5000  val 1.5000       2.164 bits/char    1,234 tokens/s  75 s left",
+        "step   50/1000  train 1.5000  val 1.2500 best  1.803 bits/char  75 s left",
+        "step 1000/1000  train 1.5000  val 1.5000       2.164 bits/char  75 s left",
     ]
 
 
@@ -118,7 +122,7 @@ def test_without_a_terminal_steps_between_evaluations_are_plain_lines(capsys: py
     console.show_sample("to be\nor not")
     console.stop_bar()
     assert capsys.readouterr().err.splitlines() == [
-        "step   20/1000  train 1.5000    1,234 tokens/s  75 s left  MFU 12.5%",
+        "step   20/1000  train 1.5000      1,234 tokens/s  MFU 12.5%  75 s left",
         "    | to be",
         "    | or not",
     ]
@@ -128,8 +132,8 @@ def test_a_run_that_only_time_ends_shows_how_much_of_it_is_over(capsys: pytest.C
     show(Console(), 20, METRICS, limits=BY_TIME)
     show(Console(), 1234, {**METRICS, "val/loss": 1.25, "val/bits_per_char": 1.803}, limits=BY_TIME)
     assert capsys.readouterr().err.splitlines() == [
-        "step   20  88%  train 1.5000    1,234 tokens/s  75 s left  MFU 12.5%",
-        "step 1234  88%  train 1.5000  val 1.2500 best  1.803 bits/char    1,234 tokens/s  75 s left",
+        "step      20  88%  train 1.5000      1,234 tokens/s  MFU 12.5%  75 s left",
+        "step    1234  88%  train 1.5000  val 1.2500 best  1.803 bits/char  75 s left",
     ]
 
 
@@ -213,12 +217,74 @@ def test_the_bar_stays_a_bar_where_its_total_is_exceeded() -> None:
         os.close(ours)
 
 
+def shown_on_terminal(code: str, width: int) -> list[str]:
+    """The lines that have stood on a terminal of that width, those of the bar one after the other."""
+    ours, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (24, width))
+    process = run_console(code, stdout=subprocess.DEVNULL, stderr=terminal)
+    os.close(terminal)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux's way of saying that nobody holds the other end any more
+        while piece := os.read(ours, 4096):
+            shown += piece
+    os.close(ours)
+    assert process.wait(timeout=60) == 0
+    return [line.rstrip() for line in re.split(r"[\r\n]+", shown.decode("utf-8")) if line.strip()]
+
+
+def test_a_warning_stands_folded_above_the_bar() -> None:
+    code = (
+        "console.start_bar(TrainConfig(max_steps=9), 0, 0.0)\nconsole.advance(3, 1.0)\n"
+        "console.warn_of_overfitting(2)\nconsole.advance(4, 2.0)\nconsole.stop_bar()"
+    )
+    lines = shown_on_terminal(code, 60)
+    assert max(map(columns, lines)) <= 60
+    start = next(n for n, line in enumerate(lines) if line.startswith("hint     val loss has risen since step 2"))
+    hint = lines[start : start + 5]
+    assert {line[:10] for line in hint[1:]} == {" " * 9 + line[9] for line in hint[1:]}
+    assert " ".join(" ".join(hint).split()).endswith("train.patience stops in time")
+    assert "4/9" in lines[-1], "the bar goes on below"
+
+
+def test_a_sample_keeps_its_margin_where_a_terminal_would_wrap_it() -> None:
+    lines = shown_on_terminal(r"console.show_sample('明月' * 10 + '\n\ta' + '-' * 40 + '\n')", 46)
+    assert lines == ["    | " + "明月" * 10, "    |         a" + "-" * 31, "    | " + "-" * 9, "    |"]
+    assert shown_on_terminal("console.show_sample('明月' * 10)", 45) == ["    | " + "明月" * 9 + "明", "    | 月"]
+
+
+@pytest.mark.parametrize("best", [1.25, None])
+def test_lines_of_steps_fit_and_line_up_however_long_the_run_is(
+    capsys: pytest.CaptureFixture[str], best: float | None
+) -> None:
+    console, limits = Console(), TrainConfig(max_steps=2_000_000)
+    for step, loss in ((10, 12.34567), (1_250_000, 1.25)):
+        metrics = {"train/loss": loss, "perf/tokens_per_second": 876_543.0 if step > 10 else 43.0, "perf/mfu": 0.05}
+        val = {"val/loss": loss, "val/bits_per_char": 1.4427 * loss}
+        for more in ({}, val):
+            console.show(step, limits, metrics | more, is_best=loss == best, seconds=9e4, seconds_left=36_005)
+    between, evaluation, later_between, later_evaluation = capsys.readouterr().err.splitlines()
+    assert between == "step      10/2000000  train 12.346         43 tokens/s  MFU  5.0%  10:00:05 left"
+    assert later_between == "step 1250000/2000000  train 1.2500    876,543 tokens/s  MFU  5.0%  10:00:05 left"
+    assert evaluation == "step      10/2000000  train 12.346  val 12.346       17.81 bits/char"
+    mark = "best" if best else "    "
+    assert later_evaluation == f"step 1250000/2000000  train 1.2500  val 1.2500 {mark}  1.803 bits/char"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1.5, "1.5000"), (12.34567, "12.346"), (9.99999, "10.000"), (1e5, "100000"), (0.0, "0.0000")]
+)
+def test_numbers_take_the_same_columns_with_as_many_decimals_as_fit(number: float, text: str) -> None:
+    assert in_columns(number, 6) == text
+
+
 def test_beside_the_bar_stand_whole_facts_or_none() -> None:
     facts = ["loss 1.029", "val 1.258", "36,471 tokens/s", "MFU 38%"]
     assert facts_that_fit(facts, 47) == facts_that_fit(facts, 300) == facts[:4]
     assert facts_that_fit(facts, 46) == facts[:3]
     assert facts_that_fit(facts, 9) == facts_that_fit(facts, 0) == []
+    assert facts_that_fit(["明月"], 4) == ["明月"]
+    assert facts_that_fit(["明月"], 3) == []
 
 
 def test_a_run_beyond_its_time_is_at_the_end_of_it() -> None:
-    assert shown_step(1, 3.3, TrainConfig(max_steps=None, max_minutes=0.01)) == "   1 100%"
+    assert shown_step(1, 3.3, TrainConfig(max_steps=None, max_minutes=0.01)) == "      1 100%"

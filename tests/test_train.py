@@ -1,13 +1,10 @@
 """train.py as a user meets it: what it leaves behind, that it goes on exactly, and how it refuses."""
 
 import json
-import os
-import pty
 import re
 import shlex
 import shutil
 import signal
-import termios
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -23,6 +20,7 @@ from commands import (
     environment,
     finish,
     metrics,
+    on_terminal,
     paste,
     pasted,
     read_checkpoint,
@@ -156,24 +154,10 @@ class TestWhatARunLeaves:
 
 
 def test_a_terminal_shows_a_bar(home: Path) -> None:
-    master, slave = pty.openpty()
-    termios.tcsetwinsize(slave, (40, 120))
-    process = start(home, "train.py", "data.source=text.txt", *TINY, "train.max_steps=4", "name=bar", stderr=slave)
-    os.close(slave)
-    shown = b""
-    while True:
-        try:
-            piece = os.read(master, 4096)
-        except OSError:  # Linux's way of saying that nobody holds the other end any more
-            break
-        if not piece:
-            break
-        shown += piece
-    os.close(master)
-    assert finish(process).code == 0
-    assert b"4/4 " in shown
-    assert b"tokens/s" in shown
-    assert b"tokens/s" in shown
+    code, shown = on_terminal(home, "train.py", TEXT, *TINY, "train.max_steps=4", "name=bar", columns=120)
+    assert code == 0, shown
+    assert "4/4 " in shown
+    assert "tokens/s" in shown
 
 
 def test_help_lists_every_setting_with_its_meaning(home: Path) -> None:
@@ -211,7 +195,7 @@ class TestBestAndLast:
         return ended_well(processes["turn"])
 
     def test_patience_ends_the_run_and_says_why(self, stopped: Finished) -> None:
-        assert "stopped after 4 evaluations without a better val loss" in stopped.out
+        assert re.search(r"^stopped at step \d+ after .*: 4 evaluations without a better val loss$", stopped.out, re.M)
         assert "learn the text by heart" in stopped.err
 
     def test_both_are_kept(self, home: Path, stopped: Finished) -> None:
@@ -221,7 +205,7 @@ class TestBestAndLast:
         assert best < last < 400
         assert {best, last} <= set(steps(run))
         assert f'"step": {best}' in (run / "best.json").read_text(encoding="utf-8")
-        assert f"best val loss {losses[best]:.4f} at step {best}" in stopped.out
+        assert f"best     val loss {losses[best]:.4f} at step {best}\n" in stopped.out
 
     def test_the_printed_command_goes_on_and_the_bar_for_the_best_stays(self, home: Path, stopped: Finished) -> None:
         run = home / "runs" / "turn"
@@ -330,8 +314,8 @@ class TestTime:
         run = home / "runs" / "timed"
         before, last = metrics(run)[-1], steps(run)[-1]
         more_steps = succeed(home, "train.py", "--resume", "runs/timed", "train.max_steps=1000000")
-        assert f"finished already at step {last}, as train.max_minutes=0.15 asks; to go on: " in more_steps.out
-        command = pasted(".*to go on:", more_steps.out)
+        assert f"finished already at step {last}, as train.max_minutes=0.15 asks\n" in more_steps.out
+        command = pasted("resume", more_steps.out)
         given, suggested = command.split(" ")[-2:]
         assert given == "train.max_steps=1000000"
         assert float(suggested.removeprefix("train.max_minutes=")) >= max(0.3, 2 * before["perf/seconds"] / 60)
