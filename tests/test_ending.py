@@ -108,4 +108,5 @@ def test_the_curve_of_the_losses_comes_first_unless_all_is_to_be_quiet(
         say_goodbye(run, state, quiet=quiet)
         shown = capsys.readouterr().out.splitlines()
         assert any(" . train loss " in line for line in shown) != quiet
-        assert sum(line.startswith(("interrupted at step", "run ", "sample ", "resume ")) for line in shown[-4:]) == 4
+        beginnings = ("interrupted at step", "best ", "run ", "sample ", "resume ")
+        assert sum(line.startswith(beginnings) for line in shown[-5:]) == 5
