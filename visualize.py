@@ -1,12 +1,12 @@
 """Show what a trained model does with a text: one page for the browser, with its attention and its surprise."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from data.paths import counted
 from engine.files import output_path, write_output
 from errors import ArgumentParser, DataError, check_output, command_boundary, run_command
+from terminal import tell
 
 if __name__ == "__main__":
     with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
@@ -39,12 +39,12 @@ def main(arguments: Sequence[str]) -> int:
     if num_recorded < len(ids):
         shown_part = f"the first {len(shown):,} are shown, " if len(shown) < len(ids) else ""
         kept = f"attention is kept for the first {num_recorded:,}"
-        print(f"{counted(len(ids), 'token')}: {shown_part}{kept}", file=sys.stderr)
+        tell(f"{counted(len(ids), 'token')}: {shown_part}{kept}")
     if options.out is None:
         print(made, end="")
     else:
         write_output(options.out, made)
-        print(f"written to {options.out} ({len(made) / 1e6:.1f} MB); open it in a browser", file=sys.stderr)
+        tell(f"written to {options.out} ({len(made) / 1e6:.1f} MB); open it in a browser")
     return 0
 
 
