@@ -306,13 +306,10 @@ class Trainer:
 
     def training_metrics(self, grad_norm: torch.Tensor) -> dict[str, float]:
         """What the steps since the last call have shown."""
-        train = self.config.train
         # Waits for the device, so the clock is read after it.
         loss = self.processes.mean(self.state.losses.take_mean())
         seconds, steps = self.clock.lap(self.progress.step)
-        tokens = steps * train.grad_accum_steps * train.batch_size * self.config.model.context_length
-        tokens *= self.processes.world_size
-        tokens_per_second = tokens / max(seconds, 1e-9)
+        tokens_per_second = steps * self.state.tokens_per_step / max(seconds, 1e-9)
         metrics = {
             "train/loss": loss,
             "optim/learning_rate": self.state.optimizers.learning_rate,
@@ -320,6 +317,9 @@ class Trainer:
             "perf/tokens_per_second": tokens_per_second,
             "perf/mfu": tokens_per_second / self.tokens_per_second_at_best,
         }
+        peak_memory = self.state.runtime.peak_memory()
+        if peak_memory is not None:
+            metrics["perf/memory_mib"] = peak_memory / 2**20  # of this process alone
         if self.state.scaler.is_enabled():
             metrics["optim/overflows"] = self.progress.overflows
         return metrics

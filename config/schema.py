@@ -18,11 +18,13 @@ from config.values import (
     Device,
     Encoding,
     FolderName,
+    GroupName,
     PathText,
     PathTexts,
     ProjectName,
     Sha256,
     Switch,
+    Tags,
     TokenizerName,
 )
 
@@ -298,6 +300,8 @@ class TrackingConfig(Section):
         "Weights & Biases, needs an account. disabled: nothing.",
     )
     wandb_project: ProjectName = Field("tiny-gpt", description="Project of the run on Weights & Biases.")
+    wandb_group: GroupName | None = Field(None, description="Group of the run there, as of several seeds. null: none.")
+    wandb_tags: Tags = Field([], description="Tags of the run there, to find it by.")
     tensorboard: bool = Field(
         False,
         description="Whether metrics, samples and settings are written for TensorBoard too, in tensorboard/ of the "

@@ -75,4 +75,11 @@ ProjectName = Annotated[
     StringConstraints(pattern=r"^[^/\\#?%:\x00-\x1f]{1,128}$"),
     Wording(r"a name of 1 to 128 characters without / \ # ? % :"),
 ]
+GroupName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[^\x00-\x1f]{1,128}$"),
+    Wording("a name of 1 to 128 characters"),
+]
+Tag = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,64}$"), Wording("a text of 1 to 64 characters")]
+Tags = Annotated[list[Tag], Wording("a list of texts of 1 to 64 characters, such as [baseline, small]")]
 Switch = Annotated[Literal["auto"] | bool, Wording("auto, true or false")]

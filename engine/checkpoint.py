@@ -312,6 +312,7 @@ def go_back(run: RunFolder, progress: Mapping[str, Any], report: Callable[[str],
     aside = [run.set_aside(path).name for path in later]
     run.note_best(best_of(progress))
     if aside:
+        run.wandb_id_file.unlink(missing_ok=True)  # what comes is another run there: a server forgets no step
         report(
             f"back     to step {progress['step']}: what came later is kept as {', '.join(aside)}; "
             "metrics.jsonl and samples.txt are cut back"

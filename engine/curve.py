@@ -1,10 +1,10 @@
 """The losses of a run as a drawing of characters, for a terminal or a log file, without colour."""
 
-import contextlib
-import json
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from engine.history import read_lines
 
 WIDTH, HEIGHT = 64, 11  # of the drawing; with its scale it fits into 80 columns
 TRAIN, VAL = ".", "o"
@@ -35,14 +35,6 @@ def loss_curve(metrics: Path) -> list[str]:
             depth = (highest - math.log(loss)) / (highest - lowest) if highest > lowest else 0.0
             cells[round(depth * (HEIGHT - 1))][x] = mark
     return list(with_scales(cells, (lowest, highest), (first, last)))
-
-
-def read_lines(metrics: Path) -> list[dict[str, float]]:
-    """What was measured. A file that somebody has removed or damaged is no reason to end a run badly."""
-    lines: list[dict[str, float]] = []
-    with contextlib.suppress(OSError, ValueError):
-        lines += [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    return lines
 
 
 def losses(measured: Iterable[dict[str, float]], name: str) -> Points:

@@ -4,6 +4,8 @@ A dashboard is a convenience: whatever goes wrong with it is said in one line, a
 """
 
 import contextlib
+import html
+import math
 import os
 import re
 import secrets
@@ -17,27 +19,58 @@ from urllib.parse import urlsplit
 from config.load import config_to_dict
 from config.schema import Config
 from engine.files import write_text
+from engine.history import read_lines, read_samples
+from engine.parts import drop_unsent, last_sent
 from engine.run_folder import RunFolder
 from errors import ConfigError
 
 MODES = {"offline": "offline", "dryrun": "offline", "online": "online", "run": "online", "disabled": "disabled"}
 FLUSH_SECONDS = 2.0  # how far `wandb leet` lags behind a running run
 PROBE_SECONDS = 4.0  # for the first answer of the server
+RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ONLINE_SECONDS = 15.0  # for it to accept the run, and later for the last upload
 
 
 class Dashboard:
-    """What a run reports to Weights & Biases. After a failure, or where it is disabled, it silently does nothing."""
+    """What a run reports to Weights & Biases. After a failure, or where it is disabled, it silently does nothing.
 
-    def __init__(self, run: Any, say: Callable[[str], None]) -> None:
+    Steps up to `known` are not reported: the server has them, and takes none twice.
+    """
+
+    def __init__(self, run: Any, say: Callable[[str], None], *, known: int = -1) -> None:
         self.run = run  # a wandb.Run, or None
         self.say = say
+        self.known = known
 
-    def log(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Report the values of a step, under our own count of steps."""
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Report the values of a step, under our own count of steps, which is the x axis everywhere."""
         with self.forgiving("a metric"):
-            if self.run is not None:
+            if self.run is not None and step > self.known:
                 self.run.log(dict(values), step=step)
+
+    def sample(self, step: int, text: str) -> None:
+        """Report what the model wrote at a step."""
+        with self.forgiving("a sample"):
+            if self.run is not None and step > self.known:
+                from wandb import Html
+
+                # Not as a plain string, of which the site shows the last one only: of pages it shows one for each step.
+                page = f'<meta charset="utf-8"><pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
+                self.run.log({"sample": Html(page, inject=False)}, step=step)
+
+    def catch_up(self, folder: RunFolder) -> None:
+        """Report all that a resumed run has logged before, each step once, and its best evaluation."""
+        lines = read_lines(folder.metrics_file)
+        samples = read_samples(folder, {int(line["step"]) for line in lines if "val/loss" in line})
+        best = math.inf
+        for line in lines:
+            step = int(line.pop("step"))
+            self.log(step, {name: value for name, value in line.items() if value is not None})
+            if step in samples:
+                self.sample(step, samples[step])
+            if (line.get("val/loss") or math.inf) < best:
+                best = line["val/loss"]
+                self.note_best(step, best)
 
     def note_best(self, step: int, val_loss: float) -> None:
         """Show the best evaluation so far in the run's summary."""
@@ -77,14 +110,28 @@ def start_dashboard(config: Config, folder: RunFolder, say: Callable[[str], None
         mode = reachable_mode(wandb, say)
     for attempt in dict.fromkeys((mode, "offline")):
         try:
-            run = open_run(wandb, attempt, config, folder)
+            dashboard = begin(wandb, attempt, config, folder, say)
         except Exception as error:  # noqa: BLE001 - a foreign program that may fail in any way
             say(f"wandb does not start ({attempt}): {first_line(error)}")
         else:
-            if attempt == "online":
-                say(f"wandb    {run.url}")
-            return Dashboard(run, say)
+            dashboard.catch_up(folder)
+            return dashboard
     return Dashboard(None, say)
+
+
+def begin(wandb: Any, mode: str, config: Config, folder: RunFolder, say: Callable[[str], None]) -> Dashboard:
+    """The dashboard of this process, which knows what the server has of the run already."""
+    name = run_id(folder)
+    known = last_sent(folder, name)
+    if known is None and mode == "offline":  # then it is told as a run of its own, from its first step
+        folder.wandb_id_file.unlink(missing_ok=True)
+        name, known = run_id(folder), -1
+    drop_unsent(folder, name)  # all of it is told again: a killed process has left it torn, and without its last steps
+    run = open_run(wandb, mode, config, folder)
+    if mode == "online":
+        say(f"wandb    {run.url}")
+        known = run.starting_step - 1  # the server's own word
+    return Dashboard(run, say, known=-1 if known is None else known)
 
 
 def wandb_mode(config: Config) -> str:
@@ -100,7 +147,7 @@ def wandb_mode(config: Config) -> str:
 def reachable_mode(wandb: Any, say: Callable[[str], None]) -> str:
     """online where the server answers and takes our key, else offline, with the reason said."""
     try:
-        url = urlsplit(wandb.setup().settings.base_url)
+        url = urlsplit(wandb.setup(wandb.Settings(silent=True)).settings.base_url)
         # First of all: without a network, checking the key takes ten seconds to fail.
         behind_proxy = url.scheme in urllib.request.getproxies()  # then only the proxy needs to be in reach
         if not behind_proxy and not answers(url.hostname or "", url.port or (80 if url.scheme == "http" else 443)):
@@ -132,7 +179,7 @@ def answers(host: str, port: int) -> bool:
 def open_run(wandb: Any, mode: str, config: Config, folder: RunFolder) -> Any:
     """The wandb run of this run folder, continued where it was begun before."""
     settings = wandb.Settings(
-        console="off",
+        console="off",  # what is printed is not kept there
         disable_git=True,
         disable_code=True,
         finish_timeout=ONLINE_SECONDS,
@@ -144,6 +191,8 @@ def open_run(wandb: Any, mode: str, config: Config, folder: RunFolder) -> Any:
         mode=mode,
         dir=str(folder.path),
         project=config.tracking.wandb_project,
+        group=config.tracking.wandb_group,
+        tags=config.tracking.wandb_tags or None,
         name=folder.path.name,
         id=run_id(folder),
         resume="allow",
@@ -153,14 +202,18 @@ def open_run(wandb: Any, mode: str, config: Config, folder: RunFolder) -> Any:
 
 
 def run_id(folder: RunFolder) -> str:
-    """The id of the run on wandb: its name, with a few random letters, the same whenever it is resumed."""
-    file = folder.path / "wandb" / "run_id.txt"
+    """The id of the run on wandb, the same whenever it is resumed: its name, with a few random letters.
+
+    A sweep gives ids of its own, in the variable `WANDB_RUN_ID`.
+    """
+    file = folder.wandb_id_file
     with contextlib.suppress(OSError, UnicodeDecodeError):
         kept = file.read_text(encoding="utf-8").strip()
-        if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", kept):
+        if RUN_ID.fullmatch(kept):
             return kept
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", folder.path.name).strip("-")[:48]
-    made = f"{name}-{secrets.token_hex(3)}".lstrip("-")
+    given = os.environ.get("WANDB_RUN_ID", "")
+    made = given if RUN_ID.fullmatch(given) else f"{name}-{secrets.token_hex(3)}".lstrip("-")
     file.parent.mkdir(exist_ok=True)
     write_text(file, made + "\n")
     return made

@@ -80,6 +80,14 @@ class RunFolder:
     def tensorboard(self) -> Path:
         return self.path / "tensorboard"
 
+    @property
+    def wandb(self) -> Path:
+        return self.path / "wandb"
+
+    @property
+    def wandb_id_file(self) -> Path:
+        return self.wandb / "run_id.txt"
+
     def checkpoint_file(self, step: int) -> Path:
         return self.checkpoints / f"step_{step:08d}.pt"
 

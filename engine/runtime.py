@@ -1,10 +1,13 @@
 """What the machine is asked to do: device, precision, threads, compilation, and the state of its random generators."""
 
+import contextlib
 import ctypes
+import re
 import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -73,6 +76,30 @@ class Runtime:
             torch.cuda.synchronize(self.device)
         elif self.device.type == "mps":
             torch.mps.synchronize()
+
+    def peak_memory(self) -> int | None:
+        """The most bytes that this process has taken so far: of the GPU, or of the machine where it trains on the CPU.
+
+        On Apple GPUs what it has now. None where the system does not tell.
+        """
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        if self.device.type == "mps":
+            return torch.mps.driver_allocated_memory()
+        return peak_resident_bytes()
+
+
+def peak_resident_bytes() -> int | None:
+    """The most memory that this process has held at once; None where the system does not tell (Windows)."""
+    with contextlib.suppress(OSError):
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        if found := re.search(r"^VmHWM:\s+([0-9]+) kB$", status, re.MULTILINE):
+            return int(found[1]) * 1024
+    if sys.platform == "darwin":
+        import resource  # which Windows lacks
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes here; Linux has a parent's in it
+    return None
 
 
 def choose_runtime(config: RuntimeConfig, num_parameters: int, local_rank: int | None = None) -> Runtime:

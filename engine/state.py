@@ -72,6 +72,13 @@ class TrainingState:
         if processes.rank > 0:  # the weights are those of all, but everybody has dropout of their own
             torch.manual_seed(derived_seed(config.seed, processes.rank))
 
+    @property
+    def tokens_per_step(self) -> int:
+        """How many tokens one update learns from, in all processes together."""
+        train = self.config.train
+        sequences = train.grad_accum_steps * train.batch_size * self.processes.world_size
+        return sequences * self.config.model.context_length
+
     def is_finished(self) -> bool:
         """Whether the last step is done, the time is up, or patience has run out."""
         return self.is_out_of_steps() or self.is_out_of_time() or self.is_out_of_patience()

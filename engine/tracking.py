@@ -217,7 +217,7 @@ class Tracker:
         self.samples.write(f"--- step {step} ---\n{text}\n\n")
         if self.event_file is not None:
             self.event_file.show_text(step, "sample", text)
-        self.dashboard.log(step, {"sample": text})
+        self.dashboard.sample(step, text)
 
     def file_sizes(self) -> dict[str, int]:
         """How much has been kept so far; belongs into the checkpoint, so that a resumed run repeats no line."""

@@ -1,7 +1,9 @@
 """The dashboard: what is written is read back with wandb's own reader, and nothing about it stops training."""
 
+import html
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,13 +15,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import ENGLISH, TINY_MODEL, Finished, call, finish, metrics, start, succeed
+from commands import (
+    ENGLISH,
+    TINY_MODEL,
+    Finished,
+    call,
+    checkpoint_file,
+    environment,
+    finish,
+    metrics,
+    start,
+    succeed,
+    wait_for_lines,
+)
+from wandb_server import ServedRun, WandbServer
 
 from config.schema import Config, TrackingConfig
 from engine.dashboard import Dashboard, run_id, wandb_mode
-from engine.run_folder import RunFolder
+from engine.run_folder import RunFolder, step_of
 
 SMALL = (*TINY_MODEL, "train.batch_size=4", "data.source=text.txt", "train.log_interval=1", "train.eval_interval=2")
+ONLINE = ("tracking.wandb=online", "name=a")
+ENDLESS = (*SMALL, "train.max_steps=1000000", "train.eval_interval=20", "name=a", "--quiet")
 
 
 @pytest.fixture
@@ -56,6 +73,25 @@ def run_at_silent_server(silent_server: int, tmp_path_factory: pytest.TempPathFa
     return start(folder, "train.py", *SMALL, "train.max_steps=2", "tracking.wandb=online", env=server)
 
 
+@pytest.fixture
+def server() -> Iterator[WandbServer]:
+    running = WandbServer()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def run_whose_server_dies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[bytes]]:
+    """A run whose server is gone after some steps. At its end it waits for seconds, beside the other tests."""
+    folder, server = tmp_path_factory.mktemp("dying"), WandbServer()
+    (folder / "text.txt").write_text(ENGLISH, encoding="utf-8")
+    process = start(folder, "train.py", *SMALL, *ONLINE, "train.max_steps=100", "--quiet", env=server.environment)
+    wait_for_lines(process, folder / "runs" / "a" / "metrics.jsonl", 20)
+    server.stop()
+    yield process
+    process.kill()
+
+
 @pytest.fixture(autouse=True)
 def no_wandb_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in os.environ:
@@ -89,7 +125,7 @@ def test_an_offline_run_holds_config_metrics_samples_and_summary_as_wandb_reads_
         for name in line.keys() - {"step"}:
             assert float(by_step[step][name]) == pytest.approx(line[name], rel=1e-6), name
     assert "val/loss" in by_step[4]
-    assert by_step[4]["sample"] in (run / "samples.txt").read_text(encoding="utf-8")
+    assert by_step[4]["perf/memory_mib"] > 10
     (summary,) = inspect(run, "--summary")
     assert summary["state"] == "finished"
     assert summary["project"] == "tiny-gpt"
@@ -99,16 +135,15 @@ def test_an_offline_run_holds_config_metrics_samples_and_summary_as_wandb_reads_
     assert summary["summary"]["best/val_loss"] == pytest.approx(min(ours[2]["val/loss"], ours[4]["val/loss"]))
 
 
-def test_a_resumed_run_keeps_its_id_and_goes_on_counting(folder: Path) -> None:
+def test_a_resumed_run_keeps_its_id_and_its_newest_part_holds_all_steps(folder: Path) -> None:
     succeed(folder, "train.py", *SMALL, "train.max_steps=2", "name=a")
     run = folder / "runs" / "a"
     (first,) = inspect(run, "--summary")
-    time.sleep(1.1)  # wandb names the parts by the second
     succeed(folder, "train.py", "--resume", "runs/a", "train.max_steps=4")
     (second,) = inspect(run, "--summary")
-    assert first["file"] != second["file"]
     assert first["run_id"] == second["run_id"]
-    assert list(history(run)) == [3, 4]
+    assert list(history(run)) == [1, 2, 3, 4]
+    assert len(list((run / "wandb").glob("offline-run-*"))) == 1
 
 
 def test_an_interrupted_run_is_closed_and_not_shown_as_finished(folder: Path) -> None:
@@ -128,6 +163,121 @@ def test_a_run_that_fails_is_shown_as_failed(folder: Path) -> None:
     assert "not finite" in failed.error()
     (summary,) = inspect(folder / "runs" / "a", "--summary")
     assert summary["state"] == "failed"
+
+
+def assert_all_is_there_once(served: ServedRun, run: Path) -> None:
+    """The server has the lines of metrics.jsonl and the samples, each step once, in order, and the best of them."""
+    rows, lines = served.history(), metrics(run)
+    assert [row["_step"] for row in rows] == [line["step"] for line in lines]
+    for row, line in zip(rows, lines, strict=True):
+        assert {name: row[name] for name in line.keys() - {"step"}} == {
+            name: pytest.approx(value, rel=1e-9) for name, value in line.items() if name != "step"
+        }
+        assert ("sample" in row) == ("val/loss" in row)
+    best = min((line["val/loss"], line["step"]) for line in lines if "val/loss" in line)
+    assert (served.summary()["best/val_loss"], served.summary()["best/step"]) == (pytest.approx(best[0]), best[1])
+
+
+def sync(folder: Path, server: WandbServer) -> None:
+    """Upload as README says: with wandb's own program."""
+    parts = map(str, (folder / "runs" / "a" / "wandb").glob("offline-run-*"))
+    command = [sys.executable, "-m", "wandb", "sync", *parts]
+    done = subprocess.run(command, env=environment(server.environment), capture_output=True, text=True, check=True)
+    assert "ERROR" not in done.stdout + done.stderr
+
+
+def kill_after(process: subprocess.Popen[bytes], run: Path, number: int) -> None:
+    """kill -9, some steps after a checkpoint."""
+    wait_for_lines(process, run / "metrics.jsonl", number)
+    process.kill()
+    finish(process)
+    assert metrics(run)[-1]["step"] > step_of(RunFolder(run).find("last"))
+
+
+def test_an_online_run_has_every_step_samples_tags_and_group_on_the_server(folder: Path, server: WandbServer) -> None:
+    named = ("tracking.wandb_group=seeds", "tracking.wandb_tags=[small, first try]")
+    succeed(folder, "train.py", *SMALL, *ONLINE, *named, "train.max_steps=4", env=server.environment)
+    run, served = folder / "runs" / "a", server.only_run()
+    assert_all_is_there_once(served, run)
+    assert served.exit_code == 0
+    assert (served.fields["groupName"], served.fields["tags"]) == ("seeds", ["small", "first try"])
+    page = server.files[served.history()[-1]["sample"]["path"]].decode("utf-8")
+    text = html.unescape(re.sub("<[^>]*>", "", page))
+    assert text in (run / "samples.txt").read_text(encoding="utf-8")
+
+
+def test_an_online_run_says_one_line_about_it(folder: Path, server: WandbServer) -> None:
+    done = succeed(folder, "train.py", *SMALL, *ONLINE, "train.max_steps=2", env=server.environment)
+    assert [line for line in done.err.splitlines() if "wandb" in line] == [
+        f"wandb    {server.url}/me/tiny-gpt/runs/{server.only_run().fields['name']}"
+    ]
+
+
+def test_an_online_run_that_is_killed_and_resumed_has_every_step_once(folder: Path, server: WandbServer) -> None:
+    run = folder / "runs" / "a"
+    kill_after(start(folder, "train.py", *ENDLESS, *ONLINE, env=server.environment), run, 50)
+    limit = f"train.max_steps={metrics(run)[-1]['step'] + 10}"
+    succeed(folder, "train.py", "--resume", run, limit, "--quiet", env=server.environment)
+    served = server.only_run()
+    assert [row["_step"] for row in served.history()] == [line["step"] for line in metrics(run)]
+    assert [row["train/loss"] for row in served.history()] == [line["train/loss"] for line in metrics(run)]
+
+
+def test_an_offline_run_that_is_interrupted_and_killed_has_every_step_once(folder: Path, server: WandbServer) -> None:
+    run = folder / "runs" / "a"
+    process = start(folder, "train.py", *ENDLESS)
+    wait_for_lines(process, run / "metrics.jsonl", 5)
+    process.send_signal(signal.SIGINT)
+    assert finish(process).code == 130
+    kill_after(start(folder, "train.py", "--resume", run, "--quiet"), run, 50)
+    limit = f"train.max_steps={metrics(run)[-1]['step'] + 10}"
+    succeed(folder, "train.py", "--resume", run, limit, "--quiet")
+    sync(folder, server)
+    assert_all_is_there_once(server.only_run(), run)
+    assert len([name for name in server.files if name.startswith("media/html/")]) >= 3
+
+
+def test_a_run_that_goes_on_after_it_was_uploaded_sends_only_what_is_new(folder: Path, server: WandbServer) -> None:
+    run = folder / "runs" / "a"
+    succeed(folder, "train.py", *SMALL, "name=a", "train.max_steps=4")
+    sync(folder, server)
+    time.sleep(1.1)  # wandb names the parts by the second
+    succeed(folder, "train.py", "--resume", run, "train.max_steps=7")
+    assert list(history(run)) == [5, 6, 7]
+    sync(folder, server)
+    assert_all_is_there_once(server.only_run(), run)
+    succeed(folder, "train.py", "--resume", run, "train.max_steps=9", "tracking.wandb=online", env=server.environment)
+    assert_all_is_there_once(server.only_run(), run)
+
+
+def test_a_run_that_was_offline_is_sent_whole_once_it_is_online(folder: Path, server: WandbServer) -> None:
+    succeed(folder, "train.py", *SMALL, "name=a", "train.max_steps=4")
+    resume = ("--resume", "runs/a", "train.max_steps=6", "tracking.wandb=online")
+    succeed(folder, "train.py", *resume, env=server.environment)
+    assert_all_is_there_once(server.only_run(), folder / "runs" / "a")
+
+
+def test_a_run_that_goes_back_is_another_run_with_the_same_beginning(folder: Path, server: WandbServer) -> None:
+    run = folder / "runs" / "a"
+    succeed(folder, "train.py", *SMALL, *ONLINE, "train.max_steps=6", env=server.environment)
+    back = ("--resume", checkpoint_file(run, 4), "train.max_steps=5", "optim.learning_rate=0.1")
+    succeed(folder, "train.py", *back, env=server.environment)
+    first, second = server.runs.values()
+    assert [row["_step"] for row in first.history()] == [1, 2, 3, 4, 5, 6]
+    assert_all_is_there_once(second, run)
+    assert len(second.history()) == 5
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_rejects_the_key_is_one_line_and_an_offline_run(
+    folder: Path, server: WandbServer, status: int
+) -> None:
+    server.refusal = status
+    done = succeed(folder, "train.py", *SMALL, *ONLINE, "train.max_steps=2", env=server.environment)
+    (line,) = [line for line in done.err.splitlines() if "wandb" in line]
+    assert line.startswith("wandb cannot log in, so the run is kept offline: ")
+    assert "permission denied" in line
+    assert list(history(folder / "runs" / "a")) == [1, 2]
 
 
 def train_two_steps(folder: Path, *arguments: str, **env: str) -> Finished:
@@ -238,3 +388,22 @@ def test_online_with_a_server_that_never_answers_is_kept_offline_too(
     assert done.code == 0
     assert "wandb cannot log in, so the run is kept offline" in done.err
     assert "step 2/2" in done.err
+
+
+def test_a_server_that_dies_on_the_way_costs_seconds_at_the_end(
+    run_whose_server_dies: subprocess.Popen[bytes],
+) -> None:
+    began = time.monotonic()
+    done = finish(run_whose_server_dies)
+    assert time.monotonic() - began < 40
+    assert done.code == 0
+    assert "finished at step 100" in done.out
+    assert "Traceback" not in done.err
+
+
+def test_a_sweep_gives_its_own_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path)
+    monkeypatch.setenv("WANDB_RUN_ID", "x1y2z3")
+    assert run_id(folder) == "x1y2z3"
+    monkeypatch.setenv("WANDB_RUN_ID", "another")
+    assert run_id(folder) == "x1y2z3"

@@ -73,7 +73,8 @@ def test_an_unknown_name_with_nothing_near_gets_the_names_there_are():
     draft.refuse_unknown("tracking.qqqqq", "x.yaml")
     draft.refuse_unknown("qqqqq", "x.yaml")
     assert problems_of(draft) == [
-        "tracking.qqqqq is not a setting; tracking has wandb, wandb_project, tensorboard (x.yaml)",
+        "tracking.qqqqq is not a setting; tracking has wandb, wandb_project, wandb_group, wandb_tags, "
+        "tensorboard (x.yaml)",
         "qqqqq is not a setting; the sections are model, data, train, optim, runtime, tracking; "
         "--help lists all settings (x.yaml)",
     ]

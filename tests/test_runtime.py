@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from commands import ROOT
+from commands import ROOT, call
 from torch import nn
 
 from config.load import config_to_yaml, load_config
@@ -303,3 +303,21 @@ def test_memory_that_was_freed_is_used_again() -> None:
     if without < 1000:
         pytest.skip("this system hands out memory in large pieces anyway")
     assert page_faults_of_ten_sums("choose_runtime(RuntimeConfig(device='cpu'), 1)") < 0.1 * without
+
+
+def test_the_memory_of_a_process_is_the_most_that_it_has_held():
+    program = "from engine.runtime import peak_resident_bytes as peak\nfirst = peak()\nheld = b'1' * 2**29; del held\n"
+    first, last = call(ROOT, "-c", f"{program}print(first, peak())").out.split()
+    if first == "None":
+        pytest.skip("this system does not tell")
+    assert 10 * 2**20 < int(first) < 2**30
+    assert 2**28 < int(last) - int(first) < 2**30
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_the_memory_of_a_gpu_is_the_most_that_was_held():
+    runtime = choose_runtime(RuntimeConfig(device="cuda"), SMALL)
+    before = runtime.peak_memory()
+    torch.ones(2**28, dtype=torch.uint8, device="cuda")
+    assert runtime.peak_memory() >= max(before, 2**28)

@@ -87,6 +87,8 @@ def test_a_switch_is_true_false_or_auto(value):
         (RuntimeConfig, "device", ["auto", "cpu", "cuda", "cuda:1", "mps"], ["gpu", "cuda:", "cuda:-1", "cpu\n"]),
         (TrackingConfig, "wandb", ["offline", "online", "disabled"], ["on", True]),
         (TrackingConfig, "wandb_project", ["tiny-gpt", "my project"], ["", "a/b", "x" * 129]),
+        (TrackingConfig, "wandb_group", [None, "several seeds", "x" * 128], ["", "x" * 129, 1, "a\nb"]),
+        (TrackingConfig, "wandb_tags", [[], ["a b", "x" * 64]], [None, "a", [""], ["x" * 65], [1], ["a\nb"]]),
         (Config, "seed", [0, 2**63 - 1], [-1, 2**63]),
         (Config, "runs_dir", ["runs", "my runs"], ["", " ", "a\0b"]),
         (DataConfig, "cache_dir", ["data/cache"], [""]),

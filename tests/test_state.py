@@ -268,3 +268,10 @@ def test_the_mean_is_that_since_it_was_last_asked_for():
     for one in (losses, again):
         one.add(5, torch.tensor(0.1), None)
     assert losses.take_mean() == again.take_mean() == pytest.approx(2.55)
+
+
+def test_the_tokens_of_a_step_are_those_of_all_processes(tiny):
+    state = tiny.state("train.batch_size=3", "train.grad_accum_steps=5")
+    assert state.tokens_per_step == 3 * 5 * state.config.model.context_length
+    state.processes = Processes(rank=0, world_size=2)
+    assert state.tokens_per_step == 2 * 3 * 5 * state.config.model.context_length
