@@ -1,17 +1,24 @@
 """The event files: read back with TensorBoard's own reader, each step once, whatever ended the run."""
 
+import base64
 import math
+import re
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from browser import Browser, Page
 from commands import (
     ENGLISH,
     ROOT,
     TINY,
     call,
     checkpoint_file,
+    environment,
     finish,
     metrics,
     pasted,
@@ -31,6 +38,29 @@ ON = Config(tracking=TrackingConfig(tensorboard=True))
 RUN = ("data.source=text.txt", *TINY, "train.log_interval=1", "train.eval_interval=20", "train.checkpoint_interval=10")
 RUN += ("tracking.tensorboard=true", "--quiet")
 ENDLESS = (*RUN, "train.max_steps=100000", "train.keep_checkpoints=9999")
+
+# In a picture of a chart: for each column of pixels the height of the curve, which is dark, from 0 to 1; the mark of a
+# chosen step, a dark line from top to bottom, is none.
+CURVE = """async picture => {
+    const image = new Image();
+    image.src = "data:image/png;base64," + picture;
+    await image.decode();
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [image.width, image.height];
+    const context = canvas.getContext("2d");
+    context.drawImage(image, 0, 0);
+    const {data} = context.getImageData(0, 0, canvas.width, canvas.height);
+    const heights = [];
+    for (let x = 0; x < canvas.width; x++) {
+        const dark = [];
+        for (let y = 0; y < canvas.height; y++) {
+            const at = 4 * (y * canvas.width + x);
+            if (data[at] + data[at + 1] + data[at + 2] < 400) dark.push(y);
+        }
+        if (dark.length && dark.length < canvas.height / 3) heights.push(1 - dark[0] / canvas.height);
+    }
+    return [heights, canvas.width];
+}"""
 
 
 class Events:
@@ -285,3 +315,56 @@ def test_a_run_that_is_asked_to_stop_has_written_everything(home: Path, number: 
     stopped = finish(process)
     assert stopped.code == 130, stopped
     assert_all_is_there_once(run)
+
+
+@pytest.fixture
+def tensorboard_of_a_run(home: Path) -> Iterator[str]:
+    """The address of TensorBoard, started as README says, over one run."""
+    succeed(home, "train.py", *RUN, "train.max_steps=100", "runs_dir=shown", "name=one")
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", "shown", "--host", "127.0.0.1", "--port", "0"]
+    env = environment({"PYTHONWARNINGS": ""})  # TensorBoard's own are not ours to mend
+    with (home / "tensorboard.txt").open("wb") as said:
+        process = subprocess.Popen(command, cwd=home, env=env, stdout=said, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + 60
+        while not (found := re.search(r"http://[0-9.:]+/", (home / "tensorboard.txt").read_text(encoding="utf-8"))):
+            assert process.poll() is None, (home / "tensorboard.txt").read_text(encoding="utf-8")
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield found[0]
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def page_of_others(browser: Browser) -> Iterator[Page]:
+    """A page that may warn of this and that: it is not ours."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1000})
+    yield context.new_page()
+    context.close()
+
+
+def test_a_browser_shows_the_curves_the_samples_and_the_settings(
+    tensorboard_of_a_run: str, page_of_others: Page, home: Path
+) -> None:
+    run, page = home / "shown" / "one", page_of_others
+    page.goto(f"{tensorboard_of_a_run}#timeseries")
+    page.get_by_role("combobox", name="Filter tags (regex)").fill("loss")
+    for name in ("train/loss", "val/loss"):
+        card = page.locator("scalar-card").filter(has=page.locator(f'[title="{name}"]'))
+        values = [line[name] for line in metrics(run) if name in line]
+        shown = f"{values[-1]:.4f}".rstrip("0")
+        card.get_by_text(shown, exact=False).first.wait_for()  # the value of the last step, below the curve
+        picture = base64.b64encode(card.locator(".series-view").first.screenshot()).decode()
+        heights, width = page.evaluate(CURVE, picture)
+        assert len(heights) > width / 2, name
+        assert heights[0] > 0.7, name
+        assert heights[-1] < 0.3, name
+    page.goto(f"{tensorboard_of_a_run}#text")
+    page.reload()
+    page.get_by_text("d_model: 16").first.wait_for()
+    written = "".join(page.locator("pre").all_inner_texts())
+    last = Events(run).texts["sample"][-1][1]
+    assert last.strip() in written
+    assert (run / "config.yaml").read_text(encoding="utf-8").strip() in written
