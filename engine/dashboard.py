@@ -73,7 +73,10 @@ class Dashboard:
                 self.note_best(step, best)
 
     def note_best(self, step: int, val_loss: float) -> None:
-        """Show the best evaluation so far in the run's summary."""
+        """Show the best evaluation so far in the run's summary.
+
+        Under names of its own: with a summary of minima `val/loss` would no longer be a number, as sweeps want it.
+        """
         with self.forgiving("the summary"):
             if self.run is not None:
                 self.run.summary.update({"best/step": step, "best/val_loss": val_loss})

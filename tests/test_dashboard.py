@@ -203,7 +203,7 @@ def test_an_online_run_has_every_step_samples_tags_and_group_on_the_server(folde
     assert (served.fields["groupName"], served.fields["tags"]) == ("seeds", ["small", "first try"])
     page = server.files[served.history()[-1]["sample"]["path"]].decode("utf-8")
     text = html.unescape(re.sub("<[^>]*>", "", page))
-    assert text in (run / "samples.txt").read_text(encoding="utf-8")
+    assert (run / "samples.txt").read_text(encoding="utf-8").endswith(f"--- step 4 ---\n{text}\n\n")
 
 
 def test_an_online_run_says_one_line_about_it(folder: Path, server: WandbServer) -> None:
