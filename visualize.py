@@ -52,8 +52,9 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     """The options. Raises `UserError` for values that cannot be."""
     parser = ArgumentParser(
         prog="visualize.py",
-        description="Make a page that shows what a trained model does with a text: how each character surprises it, "
-        "what it expects next, and where its attention looks. Without RUN: the newest run in runs/.",
+        description="Make a page that shows what a trained model does with a text: how each\n"
+        "character surprises it, what it expects next, and where its attention looks.\n"
+        "Without RUN: the newest run in runs/.",
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="run folder (runs/NAME) or checkpoint file")
     texts = parser.add_mutually_exclusive_group(required=True)

@@ -27,6 +27,14 @@ from errors import ConfigError
 MODES = {"offline": "offline", "dryrun": "offline", "online": "online", "run": "online", "disabled": "disabled"}
 FLUSH_SECONDS = 2.0  # how far `wandb leet` lags behind a running run
 PROBE_SECONDS = 4.0  # for the first answer of the server
+# How the dashboard sums metrics up that are not best known by their last value. val/loss is not among them: its summary
+# would be no plain number any more, which sweeps ask for; its best is told as best/val_loss.
+SUMMARIES = {
+    "val/bits_per_char": "min",
+    "perf/tokens_per_second": "mean",
+    "perf/mfu": "mean",
+    "perf/memory_mib": "max",
+}
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ONLINE_SECONDS = 15.0  # for it to accept the run, and later for the last upload
 
@@ -190,7 +198,7 @@ def open_run(wandb: Any, mode: str, config: Config, folder: RunFolder) -> Any:
         silent=True,
         x_transaction_log_flush_interval=FLUSH_SECONDS,
     )
-    return wandb.init(
+    run = wandb.init(
         mode=mode,
         dir=str(folder.path),
         project=config.tracking.wandb_project,
@@ -202,6 +210,9 @@ def open_run(wandb: Any, mode: str, config: Config, folder: RunFolder) -> Any:
         config=config_to_dict(config),
         settings=settings,
     )
+    for name, summary in SUMMARIES.items():
+        run.define_metric(name, summary=summary)
+    return run
 
 
 def run_id(folder: RunFolder) -> str:

@@ -132,7 +132,14 @@ def test_an_offline_run_holds_config_metrics_samples_and_summary_as_wandb_reads_
     assert summary["name"] == "a-run"
     assert summary["run_id"].startswith("a-run-")
     assert summary["config"]["model"]["d_model"] == 16
-    assert summary["summary"]["best/val_loss"] == pytest.approx(min(ours[2]["val/loss"], ours[4]["val/loss"]))
+    sums = summary["summary"]
+    assert sums["best/val_loss"] == pytest.approx(min(ours[2]["val/loss"], ours[4]["val/loss"]))
+    assert sums["val/loss"] == ours[4]["val/loss"]  # a number, as sweeps ask for
+    bits = [line["val/bits_per_char"] for line in ours.values() if "val/bits_per_char" in line]
+    assert sums["val/bits_per_char"] == {"min": pytest.approx(min(bits))}
+    speeds = [line["perf/tokens_per_second"] for line in ours.values()]
+    assert sums["perf/tokens_per_second"] == {"mean": pytest.approx(sum(speeds) / len(speeds))}
+    assert sums["perf/memory_mib"] == {"max": pytest.approx(max(line["perf/memory_mib"] for line in ours.values()))}
 
 
 def test_a_resumed_run_keeps_its_id_and_its_newest_part_holds_all_steps(folder: Path) -> None:
