@@ -17,8 +17,8 @@ from errors import ArgumentParser, DataError, UserError, check_output, command_b
 from terminal import tell
 
 if __name__ == "__main__":
-    with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
-        import torch
+    with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch and the model take to load
+        import engine.loading  # noqa: F401
 
 import numpy as np
 import torch

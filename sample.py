@@ -12,19 +12,19 @@ from typing import Any
 
 from tqdm import tqdm
 
-from engine.files import output_path, write_output
+from engine.output import output_path, write_output
 from errors import ArgumentParser, UserError, check_output, command_boundary, run_command
 from terminal import LINE_COLUMNS, folded, tell
 
 if __name__ == "__main__":
-    with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
-        import torch
+    with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch and the model take to load
+        import engine.loading  # noqa: F401
 
 import torch
 
 from engine.choice import SamplingSettings
 from engine.dialogue import Dialogue
-from engine.loading import TrainedModel, add_run_options, load_from_options
+from engine.loading import TrainedModel, add_run_options, load_from_options, run_inputs
 from engine.prompts import Prompt, read_prompt, read_prompts, texts_of, unescaped
 from engine.row_products import is_one_thread_enough
 from engine.stopping import explain_out_of_memory
@@ -102,7 +102,7 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
         raise UserError("command line: --interactive shows one text at a time; leave out --json, --out, --num-samples")
     if options.temperature == 0:
         report_no_effect(options)
-    inputs = {"--prompt-file": options.prompt_file, "--prompts-file": options.prompts_file}
+    inputs = {"--prompt-file": options.prompt_file, "--prompts-file": options.prompts_file, **run_inputs(options)}
     options.out = output_path(options.out, "--out", inputs=inputs)
     if options.out is None:
         check_output()

@@ -25,7 +25,7 @@ if __name__ == "__main__":
     # A mistake in the recipe is reported at once, not after the seconds that torch takes to load.
     with command_boundary() as early_arguments:
         read_command_line(early_arguments)
-        import torch  # within the boundary, so that Ctrl-C ends these seconds quietly, too
+        import engine.loading  # noqa: F401 - within the boundary, so that Ctrl-C ends these seconds quietly, too
 
 import torch
 from torch import nn

@@ -2,20 +2,21 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 
 from data.paths import counted
-from engine.files import output_path, write_output
+from engine.output import output_path, write_output
 from errors import ArgumentParser, DataError, check_output, command_boundary, run_command
 from terminal import tell
 
 if __name__ == "__main__":
-    with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
-        import torch  # noqa: F401
+    with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch and the model take to load
+        import engine.loading  # noqa: F401
 
 from engine.inspection import MAX_TOKENS, inspect
-from engine.loading import add_run_options, load_from_options
+from engine.loading import TrainedModel, add_run_options, load_from_options, run_inputs
 from engine.page import page
-from engine.prompts import Prompt, ids_of, known_part, read_prompt
+from engine.prompts import Prompt, ids_of, known_part, read_prompt, report_rare
 from engine.stopping import explain_out_of_memory
 
 
@@ -28,13 +29,14 @@ def main(arguments: Sequence[str]) -> int:
     if not text.text:
         raise DataError(f"{text.where}: the text is empty; give at least one character")
     trained = load_from_options(options)
-    ids = ids_of(trained, known_part(trained, text) if options.skip_unknown else text)
+    ids, as_read = read_as_trained(trained, text, skip_unknown=options.skip_unknown)
     if not ids:
         raise DataError(f"{text.where}: the model knows none of its characters; give it others")
+    report_rare(trained, ids, text.where)
     shown = ids[:MAX_TOKENS]
     with explain_out_of_memory(trained.checkpoint.config, training=False):
         inspection = inspect(trained, shown)
-    made = page(trained, inspection, num_left_out=len(ids) - len(shown))
+    made = page(trained, inspection, as_read, num_left_out=len(ids) - len(shown))
     num_recorded = inspection.attention.q.shape[2]
     if num_recorded < len(ids):
         shown_part = f"the first {len(shown):,} are shown, " if len(shown) < len(ids) else ""
@@ -46,6 +48,27 @@ def main(arguments: Sequence[str]) -> int:
         write_output(options.out, made)
         tell(f"written to {options.out} ({len(made) / 1e6:.1f} MB); open it in a browser")
     return 0
+
+
+def read_as_trained(trained: TrainedModel, text: Prompt, *, skip_unknown: bool) -> tuple[list[int], str]:
+    """A text in tokens, read as the training text was, and the characters that were read.
+
+    Where lines were documents, `<|endoftext|>` stands for each line's end, and blank lines are left out. Raises
+    `DataError` for characters that the model lacks, unless `skip_unknown`.
+    """
+    tokenizer = trained.tokenizer
+    read = tokenizer.normalize(trained.as_read(text.text))
+    by_line = trained.checkpoint.config.data.documents == "line"
+    lines = [line for line in read.split("\n") if line] if by_line else [read]
+    if skip_unknown:
+        known_part(trained, replace(text, text="".join(lines)))  # says what is left out
+        lines = list(map(tokenizer.known, lines))
+    ids: list[int] = []
+    for number, line in enumerate(lines):
+        ids += [tokenizer.end_id] * (number > 0) + ids_of(trained, replace(text, text=line))
+    if by_line and lines and read.endswith("\n"):
+        return [*ids, tokenizer.end_id], "\n".join([*lines, ""])
+    return ids, "\n".join(lines)
 
 
 def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
@@ -64,7 +87,7 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--out", required=True, metavar="F", help="the page's file, say page.html; - is stdout")
     add_run_options(parser, precision="fp32")
     options = parser.parse_args(arguments)
-    options.out = output_path(options.out, "--out", inputs={"--text-file": options.text_file})
+    options.out = output_path(options.out, "--out", inputs={"--text-file": options.text_file, **run_inputs(options)})
     if options.out is None:
         check_output()
     return options

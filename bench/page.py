@@ -72,7 +72,7 @@ def measure(browser: Browser, size: tuple[int, int, int, int, int], length: int)
     inspect(trained, ids[:10])
     started = time.perf_counter()
     seen = inspect(trained, ids)
-    made = page(trained, seen)
+    made = page(trained, seen, TOKENIZER.decode(ids))
     seconds = time.perf_counter() - started
     with tempfile.TemporaryDirectory() as folder, open_page(browser) as opened:
         file = Path(folder) / "page.html"

@@ -73,7 +73,7 @@ def inspect(trained: TrainedModel, ids: Sequence[int]) -> Inspection:
         following = slice(new.start + 1, new.start + 1 + len(targets))
         surprises[following] = -given[:, 0] / math.log(2)
         ranks[following] = 1 + (expected[: len(targets)] > given).sum(dim=-1)
-    attention = Attention(*(torch.stack(layers).float().cpu() for layers in zip(*recorded, strict=True)))
+    attention = Attention(*(torch.stack(layers).cpu() for layers in zip(*recorded, strict=True)))
     return Inspection(ids, surprises, ranks, likeliest, probabilities, attention)
 
 
@@ -99,14 +99,15 @@ def num_recorded(config: ModelConfig, num_tokens: int) -> int:
 def record_attention(model: GPT, recorded: list[tuple[Tensor, ...]], num_positions: int) -> Iterator[None]:
     """While inside, each block adds q, k, v and the weights of its heads at the first positions of its first text.
 
-    The weights are those of `model.attention_weights`, the written-out formula. A fused kernel, which may compute the
-    block's own output, never has them; it gives the same to rounding.
+    The weights are those of `model.attention_weights`, the written-out formula, in fp32. A fused kernel, which may
+    compute the block's own output, never has them; it gives the same to rounding.
     """
 
     def record(attention: MultiHeadAttention, inputs: tuple[Tensor, ...]) -> None:
         x, rotary, *_ = inputs
-        q, k, v = (each[0, :, :num_positions] for each in attention.project(x, rotary))  # each (nh, P, hs)
-        recorded.append((q, k, v, attention_weights(q, k)))
+        q, k, v = (each[0, :, :num_positions].float() for each in attention.project(x, rotary))  # each (nh, P, hs)
+        with torch.autocast(x.device.type, enabled=False):
+            recorded.append((q, k, v, attention_weights(q, k)))
 
     heads = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     hooks = [attention.register_forward_pre_hook(record) for attention in heads]

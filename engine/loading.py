@@ -96,6 +96,11 @@ def add_run_options(parser: ArgumentParser, *, precision: str = "auto", has_weig
         parser.add_argument("--weights", choices=["exact", "int8"], default="exact", help=text)
 
 
+def run_inputs(options: argparse.Namespace) -> dict[str, str | None]:
+    """What the command reads of the run, under its options: not to be written to."""
+    return {"model (RUN)": options.run, "--checkpoint": options.checkpoint}
+
+
 def load_from_options(options: argparse.Namespace) -> TrainedModel:
     """The model that the options of `add_run_options` and RUN name."""
     return load_model(

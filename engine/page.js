@@ -32,9 +32,9 @@ function vector(name, position) {
   return Array.from(numbers[name].subarray(start, start + headSize));
 }
 
-function bitsOf(unit) {
+function bitsOf(unit) { // of the text's first token there is no surprise
   const [first, end] = data.units[unit];
-  return numbers.surprises.subarray(first, end).reduce((sum, bits) => sum + bits, 0);
+  return numbers.surprises.subarray(Math.max(1, first), end).reduce((sum, bits) => sum + bits, 0);
 }
 
 function mostLookedAt(layer, head, row) { // all up to the row, the most looked at first
@@ -49,6 +49,7 @@ function isRecorded() {
 // --- How things are called and shown
 
 const NAMES = { " ": "␣", "\n": "↵", "\t": "⇥" };
+const SPOKEN = { " ": "space", "\n": "newline", "\t": "tab" };
 
 function visible(character) {
   if (NAMES[character]) return NAMES[character];
@@ -64,10 +65,17 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
+function standing(text) { // a mark that would stand on another character stands on a circle
+  return text.replace(/^(?=\p{M})/u, "◌");
+}
+
+function chip(text) {
+  return element("bdi", { className: "piece text" }, standing(Array.from(text, visible).join("")));
+}
+
 function piece(token) {
   const [kind, text] = data.pieces[token];
-  const shown = kind === "text" ? Array.from(text, visible).join("").replace(/^(?=\p{M})/u, "◌") : text;
-  return element("bdi", { className: "piece " + kind }, shown);
+  return kind === "text" ? chip(text) : element("bdi", { className: "piece " + kind }, text);
 }
 
 function tokenAt(position) {
@@ -106,7 +114,9 @@ function buildText() {
     const span = element("span", { tabIndex: -1 });
     span.setAttribute("role", "option");
     span.dataset.unit = unit;
-    for (const character of data.texts[unit]) {
+    const spoken = SPOKEN[data.texts[unit]];
+    if (spoken) span.setAttribute("aria-label", spoken);
+    for (const character of standing(data.texts[unit])) {
       const shown = character === " " ? " " : visible(character);
       span.append(shown === character ? character : element("span", { className: "sign" }, shown));
       if (character === "\n") span.append("\n");
@@ -122,20 +132,17 @@ function buildText() {
 function shadeText() {
   const looks = state.shade === "attention";
   const shares = data.units.map(([first, end], unit) => {
-    if (!looks) return Math.min(1, (bitsOf(unit) || 0) / data.most_bits);
+    if (!looks) return Math.min(1, bitsOf(unit) / data.most_bits);
     let sum = 0;
     for (let column = first; isRecorded() && column < end && column <= state.position; column++) {
       sum += weight(state.layer, state.head, state.position, column);
     }
     return Math.sqrt(sum);
   });
-  const colour = looks ? "--look" : "--heat";
-  shares.forEach((share, unit) => {
-    spans[unit].style.background = share > 0.004 ? `rgb(var(${colour}) / ${(0.8 * share).toFixed(3)})` : "";
-  });
-  const bar = element("i");
-  bar.style.background = `linear-gradient(to right, transparent, rgb(var(${colour}) / .8))`;
-  fill("scale", "0", bar, looks ? "1" : `${data.most_bits} bits and more`);
+  byId("text").dataset.shade = byId("scale").dataset.shade = state.shade;
+  shares.forEach((share, unit) => spans[unit].style.setProperty("--share", share.toFixed(4)));
+  const most = looks ? "1; the colour grows with the square root" : `${data.most_bits} bits and more`;
+  fill("scale", "0", element("i"), most);
 }
 
 function selectInText(takeFocus) {
@@ -149,18 +156,18 @@ function selectInText(takeFocus) {
   if (takeFocus) chosen.focus();
 }
 
-function describeUnit(unit) {
+function describeUnit(unit, live = "polite") {
   const [first, end] = data.units[unit];
-  const isSelected = unit === unitOf[state.position];
-  const position = isSelected ? state.position : end - 1;
-  const parts = [element("bdi", { className: "piece text" }, Array.from(data.texts[unit], visible).join(""))];
+  const position = unit === unitOf[state.position] ? state.position : end - 1;
+  const parts = [chip(data.texts[unit])];
   parts.push(end - first > 1 ? ` positions ${first} to ${end - 1}: ` : ` position ${first}: `);
   const bits = bitsOf(unit);
-  if (first === 0) {
+  if (end === 1) {
     parts.push("nothing stands before it, so it is not predicted.");
   } else {
     parts.push(element("b", {}, `${fixed(bits)} bits`), ` of surprise, probability ${percent(2 ** -bits)}`);
-    parts.push(end - first > 1 ? "." : `, ${likeliest(data.ranks[first])}.`);
+    if (first === 0) parts.push(" for all but the first token, before which nothing stands.");
+    else parts.push(end - first > 1 ? "." : `, ${likeliest(data.ranks[first])}.`);
   }
   if (end - first > 1) {
     parts.push(" Its tokens:");
@@ -172,6 +179,7 @@ function describeUnit(unit) {
       parts.push(" ", button);
     }
   }
+  byId("details").setAttribute("aria-live", live);
   fill("details", ...parts);
 }
 
@@ -217,12 +225,13 @@ const canvases = []; // [layer][head]
 function buildMaps() {
   for (let layer = 0; layer < layers; layer++) {
     const row = element("div", { className: "layer" });
+    row.setAttribute("role", "group");
+    row.setAttribute("aria-label", `Layer ${layer}`);
     canvases.push([]);
     for (let head = 0; head < heads; head++) {
       const canvas = element("canvas", { width: positions, height: positions });
       const map = element("span", { className: "map" }, canvas, element("i", { className: "row" }));
       const button = element("button", { type: "button" }, `head ${head}`, map, element("span", { className: "looks" }));
-      button.setAttribute("aria-label", `layer ${layer}, head ${head}: enlarge`);
       Object.assign(button.dataset, { layer, head });
       canvases[layer].push(canvas);
       row.append(button);
@@ -258,18 +267,23 @@ function drawMaps() {
   fill("maps-lead", ...(recorded
     ? ["The line is ", piece(tokenAt(position)), ` at position ${position}; below each map the two that it looks at most.`]
     : [`Attention is kept for positions 0 to ${positions - 1}: for one window at most, and so many that the page stays ` +
-       "small. Select one of these, or make a page of a later part of the text."]));
+       "small. Select one of these, or make a page of a later part of the text. Behind the first window a character is " +
+       "read with at least half a window before it."]));
   const shape = document.documentElement.style;
   shape.setProperty("--step", 1 / positions);
   shape.setProperty("--row", recorded ? position / positions : 2);
   shape.setProperty("--column", state.key / positions);
   for (const button of document.querySelectorAll("#maps button")) {
     const layer = Number(button.dataset.layer), head = Number(button.dataset.head);
-    button.setAttribute("aria-pressed", String(layer === state.layer && head === state.head));
+    const isSelected = layer === state.layer && head === state.head;
+    button.setAttribute("aria-pressed", String(isSelected));
+    button.tabIndex = isSelected ? 0 : -1;
+    button.disabled = !recorded;
     const looks = button.querySelector(".looks");
     if (!recorded) { looks.replaceChildren(" "); continue; }
     looks.replaceChildren(...mostLookedAt(layer, head, position).slice(0, 2).flatMap((column) =>
-      [piece(tokenAt(column)), ` ${weight(layer, head, position, column).toFixed(2).replace(/^0/, "")} `]));
+      [piece(tokenAt(column)), element("sub", {}, String(column)),
+        ` ${weight(layer, head, position, column).toFixed(2).replace(/^0/, "")} `]));
   }
 }
 
@@ -279,8 +293,9 @@ function drawMap() {
   describeCell(state.position, state.key);
 }
 
-function describeCell(row, column) {
+function describeCell(row, column, live = "polite") {
   if (row >= positions) return;
+  byId("cell").setAttribute("aria-live", live);
   const looks = [piece(tokenAt(row)), ` at ${row} looks at `, piece(tokenAt(column)), ` at ${column}: `];
   if (column > row) return fill("cell", ...looks, "never; it comes later.");
   fill("cell", ...looks, element("b", {}, fixed(weight(state.layer, state.head, row, column), 6)));
@@ -307,11 +322,13 @@ function drawFormula() {
     ` for `, piece(tokenAt(position)), ` at position ${position}, layer ${layer}, head ${head}.` + data.note);
   fill("scores-lead", `The query of position ${position} meets the key of each position up to its own. ` +
     `q·k is divided by √${headSize} = ${fixed(root, 3)}; softmax makes weights of these scores: e to the power of ` +
-    `each (less the highest, ${fixed(highest, 3)}, which changes nothing), divided by their sum. Select a row.`);
+    `each less the highest (${fixed(highest, 3)}; taking it off changes nothing), divided by their sum. Select a row.`);
   const rows = dots.map((each, column) => {
     const bar = element("i");
     bar.style.width = `${100 * weights[column]}%`;
     const button = element("button", { type: "button", tabIndex: column === key ? 0 : -1 }, piece(tokenAt(column)));
+    button.setAttribute("aria-label", `position ${column}, weight ${fixed(weights[column])}`);
+    button.setAttribute("aria-pressed", String(column === key));
     const row = tableRow("td", column, button, fixed(each), fixed(each / root), fixed(powers[column]),
       fixed(weights[column]), bar);
     row.dataset.column = column;
@@ -319,7 +336,7 @@ function drawFormula() {
     return row;
   });
   const sums = tableRow("td", "", "sum", "", "", fixed(total), fixed(weights.reduce((sum, each) => sum + each, 0)), "");
-  const head_ = tableRow("th", "at", "key of", "q·k", `/ √${headSize}`, "e^", "weight", "");
+  const head_ = tableRow("th", "at", "key of", "q·k", `/ √${headSize}`, "e^(…)", "weight", "");
   fill("scores", element("table", {}, element("thead", {}, head_), element("tbody", {}, ...rows),
     element("tfoot", {}, sums)));
   const scores = byId("scores"), chosen = rows[key];
@@ -335,7 +352,7 @@ function drawVectors(q, weights) {
   fill("dot", vectorTable([`q of ${position}`, q], [`k of ${key}`, k], ["q × k", products, dot(q, k)]));
   const mixed = new Array(headSize).fill(0);
   weights.forEach((share, column) => vector("v", column).forEach((each, index) => { mixed[index] += share * each; }));
-  fill("sum-lead", `Each value times its weight, and all ${position + 1} of them added up. This head hands the sum to ` +
+  fill("sum-lead", `Each value times its weight, and all added up. This head hands the sum to ` +
     "the output projection, beside those of the other heads.");
   fill("sum", vectorTable([`v of ${key}`, v], [`× ${fixed(weights[key])}`, v.map((each) => each * weights[key])],
     [`sum of ${position + 1}`, mixed]));
@@ -380,6 +397,7 @@ function change(changes, takeFocus = false) {
 }
 
 function draw(takeFocus) {
+  const redrawn = document.activeElement.closest("#details, #scores")?.id; // whose buttons are made anew
   shadeText();
   selectInText(takeFocus);
   describeUnit(unitOf[state.position]);
@@ -387,6 +405,7 @@ function draw(takeFocus) {
   drawMaps();
   drawMap();
   drawFormula();
+  if (redrawn) byId(redrawn).querySelector("button[aria-pressed=true]")?.focus({ preventScroll: true });
 }
 
 const lastOf = (unit) => data.units[Math.max(0, Math.min(spans.length - 1, unit))][1] - 1;
@@ -423,7 +442,15 @@ function moveInScores(event) {
   if (step === undefined) return;
   event.preventDefault();
   change({ key: state.key + step });
-  byId("scores").querySelector("tr.selected button").focus();
+}
+
+function moveInMaps(event) {
+  const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+  if (!steps) return;
+  event.preventDefault();
+  const within = (index, number) => Math.max(0, Math.min(number - 1, index));
+  change({ layer: within(state.layer + steps[0], layers), head: within(state.head + steps[1], heads) });
+  byId("maps").querySelector("button[aria-pressed=true]").focus();
 }
 
 function listen() {
@@ -436,9 +463,9 @@ function listen() {
   text.addEventListener("keydown", moveInText);
   text.addEventListener("pointerover", (event) => {
     const unit = unitUnder(event);
-    if (unit !== undefined) describeUnit(Number(unit));
+    if (unit !== undefined) describeUnit(Number(unit), "off");
   });
-  text.addEventListener("pointerleave", () => describeUnit(unitOf[state.position]));
+  text.addEventListener("pointerleave", () => describeUnit(unitOf[state.position], "off"));
   byId("details").addEventListener("click", (event) => {
     const position = event.target.closest("button")?.dataset.position;
     if (position !== undefined) change({ position: Number(position) });
@@ -454,11 +481,12 @@ function listen() {
   });
   map.addEventListener("click", (event) => {
     const [position, key] = cellUnder(event);
-    change({ position, key });
+    change(key <= position ? { position, key } : { position });
   });
-  map.addEventListener("pointermove", (event) => describeCell(...cellUnder(event)));
-  map.addEventListener("pointerleave", () => describeCell(state.position, state.key));
+  map.addEventListener("pointermove", (event) => describeCell(...cellUnder(event), "off"));
+  map.addEventListener("pointerleave", () => describeCell(state.position, state.key, "off"));
   map.addEventListener("keydown", moveInMap);
+  byId("maps").addEventListener("keydown", moveInMaps);
   byId("scores").addEventListener("click", (event) => {
     const column = event.target.closest("tr")?.dataset.column;
     if (column !== undefined) change({ key: Number(column) });

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from data.paths import counted
+from data.tokenizer import Tokenizer
 from engine.inspection import Attention, Inspection
 from engine.loading import TrainedModel
 from model import count_parameters
@@ -24,20 +25,23 @@ from model import count_parameters
 PARTS = Path(__file__).parent
 
 
-def page(trained: TrainedModel, inspection: Inspection, *, num_left_out: int = 0) -> str:
-    """The page. `num_left_out` tokens of the text follow those that were inspected."""
+def page(trained: TrainedModel, inspection: Inspection, text: str, *, num_left_out: int = 0) -> str:
+    """The page about a text, of which `num_left_out` tokens follow those that were inspected.
+
+    The text is that of the tokens, with a newline for `<|endoftext|>`; characters that share a token are told apart.
+    """
     parts = {
         "title": html.escape(f"{run_name(trained)}: what a small GPT does with a text"),
         "style": (PARTS / "page.css").read_text(encoding="utf-8"),
         "script": (PARTS / "page.js").read_text(encoding="utf-8"),
         # No tag can begin in it, whatever the text holds.
-        "data": json.dumps(page_data(trained, inspection, num_left_out)).replace("<", "\\u003c"),
+        "data": json.dumps(page_data(trained, inspection, text, num_left_out)).replace("<", "\\u003c"),
     }
     template = (PARTS / "page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)  # once: what is filled in is no template
 
 
-def page_data(trained: TrainedModel, inspection: Inspection, num_left_out: int) -> dict[str, object]:
+def page_data(trained: TrainedModel, inspection: Inspection, text: str, num_left_out: int) -> dict[str, object]:
     """What `page.js` draws. Arrays of numbers are fp32, little-endian, in base64."""
     config, pieces = trained.model.config, trained.tokenizer.pieces
     ids, likeliest = inspection.ids, inspection.likeliest.tolist()
@@ -49,12 +53,10 @@ def page_data(trained: TrainedModel, inspection: Inspection, num_left_out: int) 
     return {
         "facts": facts(trained, inspection, units),
         "note": " Queries and keys are normalised and rotated by position." if config.architecture == "qwen3" else "",
-        "pieces": [shown_piece(pieces[token], is_end=token == trained.tokenizer.end_id) for token in used],
+        "pieces": [shown_piece(trained.tokenizer, token) for token in used],
         "tokens": [number_of[token] for token in ids],
         "units": units,
-        "texts": [
-            b"".join(pieces[token] for token in ids[first:end]).decode("utf-8", "replace") for first, end in units
-        ],
+        "texts": list(split_like(text, [b"".join(pieces[token] for token in ids[slice(*unit)]) for unit in units])),
         "num_left_out": num_left_out,
         "start": num_positions - 1,  # selected when the page opens
         "most_bits": max(1, round(math.log2(trained.model.vocab_size))),  # the surprise of one who knows nothing
@@ -110,10 +112,22 @@ def whole_characters(pieces: Sequence[bytes]) -> Iterator[tuple[int, int]]:
             first = position
 
 
-def shown_piece(piece: bytes, *, is_end: bool) -> tuple[str, str]:
-    """A token's kind for the page (text, bytes, or end) and its text; bytes that are no characters in hexadecimal."""
-    if is_end:
-        return "end", "end of text"
+def split_like(text: str, parts: Sequence[bytes]) -> Iterator[str]:
+    """The text in pieces of as many characters as the parts have; a part without any stands for a newline."""
+    start = 0
+    for part in parts:
+        length = len(part.decode("utf-8", "replace")) or 1
+        yield text[start : start + length]
+        start += length
+
+
+def shown_piece(tokenizer: Tokenizer, token: int) -> tuple[str, str]:
+    """A token's kind for the page (text, bytes or name) and its text; bytes that are no characters in hexadecimal."""
+    if token == tokenizer.end_id:
+        return "name", "end of text"
+    if token in tokenizer.never_generated:
+        return "name", "rare one"
+    piece = tokenizer.pieces[token]
     try:
         return "text", piece.decode("utf-8")
     except UnicodeDecodeError:

@@ -105,10 +105,15 @@ def known_part(trained: TrainedModel, prompt: Prompt) -> Prompt:
 
 def report_unseen(trained: TrainedModel, ids: Sequence[int], where: str) -> None:
     """Say what the model does not see of a prompt as it is."""
+    report_rare(trained, ids, where)
+    window = trained.model.config.context_length
+    if len(ids) > window:
+        tell(f"{where}: has {len(ids):,} tokens, of which the model reads the last {window:,}")
+
+
+def report_rare(trained: TrainedModel, ids: Sequence[int], where: str) -> None:
+    """Say how many characters share one token, where some do."""
     num_unknown = sum(token in trained.tokenizer.never_generated for token in ids)
     if num_unknown:
         characters = counted(num_unknown, "character")
         tell(f"{where}: {characters} unknown to the model, which sees only that each is a rare one")
-    window = trained.model.config.context_length
-    if len(ids) > window:
-        tell(f"{where}: has {len(ids):,} tokens, of which the model reads the last {window:,}")

@@ -39,7 +39,7 @@ WITHOUT_TORCH += (
     "data/saved_tokenizer.py",
 )
 WITHOUT_TORCH += ("engine/files.py", "engine/lock.py", "engine/new_run.py", "engine/run_folder.py")
-WITHOUT_TORCH += ("engine/tensorboard.py",)
+WITHOUT_TORCH += ("engine/output.py", "engine/tensorboard.py")
 MAX_FILE_LINES, MAX_COMMAND_LINES = 350, 400
 MAX_FUNCTION_LINES, MAX_LOOP_LINES = 60, 80
 # The three boundaries to libraries that may fail in any way; each says so in a comment.

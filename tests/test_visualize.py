@@ -115,6 +115,38 @@ def test_a_mistake_costs_one_line_and_no_file(home: Path, arguments: list[str], 
     assert (home / "text.txt").read_bytes() == before
 
 
+def test_a_model_of_lines_reads_a_text_of_lines(home: Path, page: Page) -> None:
+    settings = ("data.source=text.txt", "data.documents=line", "train.max_steps=2", "name=lines")
+    succeed(home, "train.py", *TINY, *settings, "--quiet")
+    (home / "lines.txt").write_text("the fox\n\ndog\n", encoding="utf-8")
+    done = succeed(home, "visualize.py", "runs/lines", "--text-file", "lines.txt", "--out", "lines.html")
+    shutil.rmtree(home / "runs" / "lines")  # one is the newest again
+    assert done.err.startswith("12 tokens: ")
+    page.goto((home / "lines.html").as_uri())
+    assert page.inner_text("#text").split() == ["the", "fox↵", "dog↵"]
+    page.locator('#text > span[data-unit="7"]').click()
+    assert page.inner_text("#next-lead") == "After end of text at position 7 the model expects:"
+
+
+def test_the_numbers_are_worked_out_in_32_bits_whatever_the_precision(home: Path, page: Page) -> None:
+    succeed(home, "visualize.py", "--text", "the dog", "--precision", "bf16", "--out", "bf16.html")
+    page.goto((home / "bf16.html").as_uri())
+    rows = [row.split("\t") for row in page.locator("#scores tbody tr").all_inner_texts()]
+    powers = [float(row[4]) for row in rows]
+    for row, power in zip(rows, powers, strict=True):
+        assert abs(float(row[5]) - power / sum(powers)) < 2e-4
+
+
+def test_the_model_is_not_written_over(home: Path) -> None:
+    checkpoint = next((home / "runs" / "one" / "checkpoints").glob("*.pt"))
+    shutil.copy(checkpoint, home / "copied.pt")
+    refused = call(home, "visualize.py", "copied.pt", "--text", "the", "--out", "copied.pt")
+    assert refused.error() == "error: --out copied.pt: this is the model (RUN); name another file"
+    refused = call(home, "visualize.py", "--text", "the", "--out", f"runs/one/checkpoints/{checkpoint.name}")
+    assert refused.error().endswith(": this belongs to the run " + str(home / "runs" / "one") + "; name another file")
+    assert (home / "copied.pt").read_bytes() == checkpoint.read_bytes()
+
+
 def test_a_page_that_cannot_be_written_leaves_the_old_one(home: Path) -> None:
     (home / "kept.html").write_text("old", encoding="utf-8")
     done = in_shell(home, 'ulimit -f 8; exec "$@"', "--text", "the dog", "--out", "kept.html")
