@@ -2,9 +2,9 @@
 
 Run: python bench/page.py
 
-Weights are random, and so is the text, of 64 different characters. The browser is a Chromium without a window, on the
-same machine; it needs requirements-dev.txt and a Chromium. `open`: from the address to the drawn page. `select`: from
-a key to the drawn page, the median of the keys ← and ↑.
+Weights are random, and so is the text, of so many different characters. The browser is a Chromium without a window, on
+the same machine; it needs requirements-dev.txt and a Chromium. `open`: from the address to the drawn page. `select`:
+from a key to the drawn page, the median of the keys ← and ↑.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from playwright.sync_api import Browser, Page  # isort: skip
 from tests.browser import open_browser, open_page  # isort: skip
 
 TOKENIZER = CharTokenizer("".join(map(chr, range(32, 96))))  # 64 characters
+MANY = CharTokenizer("".join(map(chr, range(0x20000, 0x20000 + 42_000))))  # 42,000 Chinese characters
 SIZES = ((128, 128, 4, 4, 1), (256, 384, 6, 6, 1), (1024, 768, 12, 12, 1))  # context, d_model, heads, layers
 LENGTHS = (100, 1_000, 10_000)  # of the texts, in tokens
 KEYS = 6
@@ -36,13 +37,13 @@ KEYS = 6
 DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
-def random_model(size: tuple[int, int, int, int, int]) -> TrainedModel:
+def random_model(size: tuple[int, int, int, int, int], tokenizer: CharTokenizer) -> TrainedModel:
     """A model of this size that has learnt nothing."""
     config = model_config("qwen3", size)
-    model = GPT(config, TOKENIZER.vocab_size).eval()
+    model = GPT(config, tokenizer.vocab_size).eval()
     runtime = choose_runtime(RuntimeConfig(device="cpu", precision="fp32"), 0)
-    checkpoint = Checkpoint(0, Config(model=config), TOKENIZER, model.state_dict(), {}, {}, path=Path("random.pt"))
-    return TrainedModel(model, TOKENIZER, runtime, checkpoint)
+    checkpoint = Checkpoint(0, Config(model=config), tokenizer, model.state_dict(), {}, {}, path=Path("random.pt"))
+    return TrainedModel(model, tokenizer, runtime, checkpoint)
 
 
 def seconds_to_open(page: Page, file: Path) -> float:
@@ -65,14 +66,17 @@ def seconds_to_select(page: Page) -> float:
     return statistics.median(times)
 
 
-def measure(browser: Browser, size: tuple[int, int, int, int, int], length: int) -> list[str]:
+def measure(
+    browser: Browser, size: tuple[int, int, int, int, int], length: int, tokenizer: CharTokenizer = TOKENIZER
+) -> list[str]:
     """A row of the table."""
-    trained = random_model(size)
-    ids = torch.randint(64, (length,), generator=torch.Generator().manual_seed(1)).tolist()
+    trained = random_model(size, tokenizer)
+    known = tokenizer.vocab_size - 1
+    ids = torch.randint(known, (length,), generator=torch.Generator().manual_seed(1)).tolist()
     inspect(trained, ids[:10])
     started = time.perf_counter()
     seen = inspect(trained, ids)
-    made = page(trained, seen, TOKENIZER.decode(ids))
+    made = page(trained, seen, tokenizer.decode(ids))
     seconds = time.perf_counter() - started
     with tempfile.TemporaryDirectory() as folder, open_page(browser) as opened:
         file = Path(folder) / "page.html"
@@ -80,7 +84,8 @@ def measure(browser: Browser, size: tuple[int, int, int, int, int], length: int)
         times = [seconds_to_open(opened, file), seconds_to_select(opened)]
     context_length, d_model, heads, layers, _ = size
     recorded = seen.attention.q.shape[2]
-    row = [f"{layers} × {heads} heads, d {d_model}, context {context_length}", f"{length:,}", f"{recorded:,}"]
+    row = [f"{layers} × {heads} heads, d {d_model}, context {context_length}", f"{known:,}"]
+    row += [f"{length:,}", f"{recorded:,}"]
     return [*row, f"{len(made) / 1e6:.1f} MB", f"{seconds:.2f} s", *(f"{each:.2f} s" for each in times)]
 
 
@@ -90,7 +95,8 @@ def main() -> None:
     print(machine())
     with open_browser() as browser:
         rows = [measure(browser, size, length) for size in SIZES for length in LENGTHS]
-    print_table(["model", "tokens", "with attention", "page", "make", "open", "select"], rows)
+        rows.append(measure(browser, SIZES[1], LENGTHS[-1], MANY))
+    print_table(["model", "characters", "tokens", "with attention", "page", "make", "open", "select"], rows)
 
 
 if __name__ == "__main__":

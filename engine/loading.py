@@ -98,7 +98,8 @@ def add_run_options(parser: ArgumentParser, *, precision: str = "auto", has_weig
 
 def run_inputs(options: argparse.Namespace) -> dict[str, str | None]:
     """What the command reads of the run, under its options: not to be written to."""
-    return {"model (RUN)": options.run, "--checkpoint": options.checkpoint}
+    file = None if options.checkpoint in ("best", "last") else options.checkpoint
+    return {"model (RUN)": options.run, "--checkpoint": file}
 
 
 def load_from_options(options: argparse.Namespace) -> TrainedModel:

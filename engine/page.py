@@ -1,6 +1,6 @@
 """A page that shows what a model does with a text: one file of HTML that needs nothing else, and asks for nothing.
 
-`page.html`, `page.css` and `page.js` beside this file are its parts; what the model does is `engine.inspection`'s
+`page.html` and what it is filled with stand beside this file; what the model does is `engine.inspection`'s
 business. Whatever a text holds, it comes to the browser as data and is shown as text.
 """
 
@@ -33,6 +33,7 @@ def page(trained: TrainedModel, inspection: Inspection, text: str, *, num_left_o
     parts = {
         "title": html.escape(f"{run_name(trained)}: what a small GPT does with a text"),
         "style": (PARTS / "page.css").read_text(encoding="utf-8"),
+        "attention": (PARTS / "page_attention.js").read_text(encoding="utf-8"),
         "script": (PARTS / "page.js").read_text(encoding="utf-8"),
         # No tag can begin in it, whatever the text holds.
         "data": json.dumps(page_data(trained, inspection, text, num_left_out)).replace("<", "\\u003c"),
@@ -95,6 +96,7 @@ def run_name(trained: TrainedModel) -> str:
     path = trained.checkpoint.path
     if path is None:
         return "model"
+    path = path.resolve()
     return path.parent.parent.name if path.parent.name == "checkpoints" else path.stem
 
 

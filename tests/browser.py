@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -15,14 +14,17 @@ QUIET = ("--disable-background-networking", "--disable-component-update", "--dis
 QUIET += ("--no-first-run", "--disable-gpu")
 
 
+def find_browser() -> str | None:
+    """The Chromium of this machine, if it has one."""
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
 @contextlib.contextmanager
 def open_browser() -> Iterator[Browser]:
-    """A Chromium that was found on this machine; without any, a test is skipped, or fails where REQUIRE_BROWSER=1."""
-    program = next((found for name in NAMES if (found := shutil.which(name))), None)
+    """A Chromium that was found on this machine. Ends the program where there is none."""
+    program = find_browser()
     if program is None:
-        message = "no Chromium on this machine; install your system's package of it"
-        assert os.environ.get("REQUIRE_BROWSER") != "1", message
-        pytest.skip(message)
+        sys.exit("no Chromium on this machine; install your system's package of it")
     is_root = sys.platform == "linux" and os.geteuid() == 0  # to whom Chromium refuses its sandbox
     with sync_playwright() as playwright:
         flags = [*QUIET, "--no-sandbox"] if is_root else [*QUIET]

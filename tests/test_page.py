@@ -103,7 +103,7 @@ def data_of(html: str) -> Any:
 
 def test_no_text_can_end_the_data_or_begin_a_tag(make: Callable[..., Made]) -> None:
     made = make(HOSTILE, "data.tokenizer=byte")
-    template = (PARTS / "page.html").read_text(encoding="utf-8") + (PARTS / "page.js").read_text(encoding="utf-8")
+    template = "".join(part.read_text(encoding="utf-8") for part in PARTS.glob("page*.*"))
     assert made.html.count("<script") == template.count("<script")
     assert made.html.count("<!--") == template.count("<!--")
     assert "".join(data_of(made.html)["texts"]) == HOSTILE
@@ -114,12 +114,14 @@ def test_the_page_asks_for_nothing_from_elsewhere(make: Callable[..., Made]) -> 
     assert not re.findall(r"(?:src|href|url|import|fetch)\s*[=(]|https?:", html)
 
 
-def test_the_page_is_called_after_its_run(tiny: Tiny, tmp_path: Path) -> None:
+def test_the_page_is_called_after_its_run(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny.run(name="a<b")
     assert run_name(load_model(run.path)) == "a<b"
     elsewhere = tmp_path / "copied.pt"
     elsewhere.write_bytes(run.find("best").read_bytes())
     assert run_name(load_model(elsewhere)) == "copied"
+    monkeypatch.chdir(run.path)
+    assert run_name(load_model(".")) == "a<b"
 
 
 @pytest.fixture
@@ -305,6 +307,7 @@ def test_all_of_it_can_be_reached_by_keyboard(opened: tuple[Page, Made]) -> None
     page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")  # there are no more
+    page.keyboard.press("Control+ArrowDown")  # is the browser's
     assert page.inner_text("#map-heading") == "Layer 0, head 1"
     assert page.evaluate("document.activeElement.dataset.head") == "1"
     page.keyboard.press("Tab")
@@ -339,6 +342,8 @@ def test_behind_what_was_recorded_there_is_still_the_surprise(opened: tuple[Page
 def test_what_is_left_out_of_a_text_is_said(make: Callable[..., Made], page: Page) -> None:
     page.goto(make(TEXT, num_left_out=12345).url)
     assert page.inner_text("#left-out") == "The text goes on: 12,345 more tokens are not shown."
+    select(page, len(TEXT) - 1)
+    assert page.inner_text("#next-rest") == "What is shown ends here."
     page.goto(make(TEXT).url)
     assert not page.locator("#left-out").is_visible()
 
