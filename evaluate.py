@@ -28,6 +28,7 @@ from engine.loading import TrainedModel, add_run_options, load_from_options
 from engine.processes import ALONE, Processes
 from engine.runtime import Runtime
 from engine.stopping import explain_out_of_memory
+from interop.opening import open_model
 from model import GPT, next_token_loss
 
 TOKENS_PER_BATCH = {"cpu": 4096, "cuda": 65536, "mps": 16384}  # enough to keep the device busy
@@ -105,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
     """The command: the measures to stdout."""
     options = read_command_line(arguments)
     check_output()
-    trained = load_from_options(options)
+    trained = load_from_options(options, open_model)
     check_stride(options.stride, trained.model.config.context_length)
     if options.text_file is None:
         split = own_split(trained, options.split)
@@ -160,7 +161,7 @@ def plain_text(result: Evaluation, trained: TrainedModel, split: Split, stride: 
 def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     """The options. Raises `UserError` for values that cannot be."""
     parser = ArgumentParser(prog="evaluate.py", description="Measure how well a trained model predicts a text.")
-    parser.add_argument("run", metavar="RUN", help="run folder (runs/NAME) or checkpoint file")
+    parser.add_argument("run", metavar="RUN", help="run folder, checkpoint file or Hugging Face folder")
     texts = parser.add_mutually_exclusive_group()
     texts.add_argument("--split", choices=["val", "train"], default="val", help="part of the run's own text (val)")
     texts.add_argument("--text-file", metavar="F", help="any other text file")
@@ -205,6 +206,8 @@ def encoding_name(name: str) -> str:
 def own_split(trained: TrainedModel, name: str) -> Split:
     """A split of the text that the model was trained on. Raises `DataError` where that text has changed."""
     config = trained.checkpoint.config.data
+    if not trained.checkpoint.data["fingerprint"]:
+        raise DataError(f"{trained.checkpoint.where}: a model without a text of its own; name one with --text-file")
     continued = trained.checkpoint.config.train.init_from is not None
     prepared = prepare(
         config,

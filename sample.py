@@ -30,6 +30,7 @@ from engine.row_products import is_one_thread_enough
 from engine.stopping import explain_out_of_memory
 from engine.tracking import show_text
 from engine.writing import Text, Written, write_on
+from interop.opening import open_model
 
 BETWEEN_SAMPLES = "\n---\n"
 
@@ -69,7 +70,7 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
         usage="python sample.py [RUN] [--prompt TEXT] [options]",
         description="Write text with a trained model. Without RUN: the newest run in runs/.",
     )
-    parser.add_argument("run", nargs="?", metavar="RUN", help="run folder (runs/NAME) or checkpoint file")
+    parser.add_argument("run", nargs="?", metavar="RUN", help="run folder, checkpoint file or Hugging Face folder")
     prompts = parser.add_mutually_exclusive_group()
     prompts.add_argument("--prompt", default="", metavar="TEXT", help="how the text begins")
     prompts.add_argument("--prompt-file", metavar="F", help="the same from a file; - is standard input")
@@ -111,7 +112,7 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
 
 def load(options: argparse.Namespace, num_texts: int) -> TrainedModel:
     """The model, and as many threads as are worth it for so many texts, where no number is given."""
-    trained = load_from_options(options)
+    trained = load_from_options(options, open_model)
     runtime = trained.runtime
     if options.threads is None and runtime.device.type == "cpu" and is_one_thread_enough(trained.model, num_texts):
         torch.set_num_threads(1)

@@ -41,12 +41,13 @@ from engine.optim import rate_factor
 from engine.peak import peak_flops
 from engine.processes import Processes, gathers_only, processes_from_environment
 from engine.runtime import choose_device, choose_runtime, compile_model
-from engine.start import describe, inherit, load_base, prepare_text, report_changes, resolved
+from engine.start import describe, inherit, prepare_text, report_changes, resolved
 from engine.state import TrainingState
 from engine.stopping import StopRequest, explain_out_of_memory
 from engine.tensorboard import start_event_file
 from engine.tracking import Console, Tracker, duration
 from evaluate import TOKENS_PER_BATCH, Evaluation, evaluate
+from interop.opening import load_base
 from model import count_parameters, flops_per_token, next_token_loss
 
 SAMPLE_TOKENS = 200  # of the text written at each evaluation
@@ -73,7 +74,7 @@ def set_out(order: Order, processes: Processes, *, console: Console, lock: RunLo
         resumed = load_checkpoint(order.checkpoint or order.resumed.find("last"), offer=order.resume_instead)
         report_changes(resumed.config, config, console.say)
     elif config.train.init_from is not None:
-        base = load_base(config.train.init_from)
+        base = load_base(config, console.say)
         config = inherit(config, base, console.say)
     with processes.together(choose_device(config.runtime.device, processes.local_rank_or_none)):
         prepared = prepare_text(config, base or resumed, processes=processes, console=console)

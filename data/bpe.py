@@ -46,7 +46,7 @@ class BpeTokenizer(Tokenizer):
         self.unicode = unicode
         self.never_generated = tuple(i for i, token in enumerate(tokens) if not token and i != end_id)
         self._tokens = tokens
-        self._pattern = pattern
+        self.pattern = pattern
         self._end_id = end_id
 
     @property
@@ -66,7 +66,7 @@ class BpeTokenizer(Tokenizer):
         import tiktoken
 
         ranks = {token: rank for rank, token in enumerate(self._tokens) if token}
-        encoding = tiktoken.Encoding(self.kind, pat_str=self._pattern, mergeable_ranks=ranks, special_tokens={})
+        encoding = tiktoken.Encoding(self.kind, pat_str=self.pattern, mergeable_ranks=ranks, special_tokens={})
         return encoding.encode_ordinary
 
     def _encode(self, text: str) -> TokenArray:
@@ -94,7 +94,7 @@ class BpeTokenizer(Tokenizer):
     @cached_property
     def _saved(self) -> str:
         tokens = [base64.b64encode(token).decode("ascii") for token in self._tokens]
-        return self._json(tokens=tokens, pattern=self._pattern, end_id=self._end_id)
+        return self._json(tokens=tokens, pattern=self.pattern, end_id=self._end_id)
 
 
 def train_bpe(chunks: Iterable[str], vocab_size: int, *, unicode: UnicodeForm = "none") -> BpeTokenizer:

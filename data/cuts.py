@@ -21,7 +21,7 @@ OWN_PATTERN = (
     r"| ?[^\s\p{L}\p{M}\p{N}]{1,32}[\r\n]{0,32}|\s{0,32}[\r\n]|\s{1,32}(?!\S)|\s{1,32}"
 )
 # Those of tiktoken: gpt2, r50k and p50k; cl100k; o200k.
-_GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 _GPT4_PATTERN = (
     r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"""
     r"""| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
@@ -37,7 +37,7 @@ _GPT4O_PATTERN = "|".join(
         r"""\s+""",
     ]
 )
-PATTERNS = (OWN_PATTERN, _GPT2_PATTERN, _GPT4_PATTERN, _GPT4O_PATTERN)
+PATTERNS = (OWN_PATTERN, GPT2_PATTERN, _GPT4_PATTERN, _GPT4O_PATTERN)
 
 MAX_WINDOW = 1 << 16  # characters that are encoded at once; far below what makes a pattern give up
 _APOSTROPHES = "'\u2019"

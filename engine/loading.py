@@ -1,6 +1,7 @@
 """A trained model, ready for use: where every command but training begins."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from engine.run_folder import find_run
 from engine.runtime import Runtime, choose_device, choose_runtime
 from errors import ArgumentParser, UserError
 from model import GPT, count_parameters
+
+Opener = Callable[[str | Path | None, str], Checkpoint]  # of RUN and --checkpoint, see `open_run`
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,14 @@ class TrainedModel:
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def open_run(run: str | Path | None = None, checkpoint: str = "best") -> Checkpoint:
+    """What was saved of a run: `run` and `checkpoint` as for `load_model`."""
+    folder, file = find_run(None if run is None else str(run))
+    if file is not None and checkpoint != "best":
+        raise UserError(f"--checkpoint {checkpoint} has no effect where RUN is itself a checkpoint file; leave one out")
+    return load_checkpoint(file or folder.find(checkpoint))
+
+
 def load_model(
     run: str | Path | None = None,
     *,
@@ -50,12 +61,13 @@ def load_model(
     precision: str = "auto",
     threads: int | None = None,
     weights: str = "exact",
+    open_model: Opener = open_run,
 ) -> TrainedModel:
     """The model of a run: a run folder, a checkpoint file, or None for the newest run in `runs/`.
 
     `checkpoint` is best, last or a file, `weights` exact or int8 (8 bits each, on a CPU). Needs neither the text nor
-    the cache that the model was trained with. Raises `CheckpointError` for what is missing or damaged, `ConfigError`
-    and `DeviceError` for settings.
+    the cache that the model was trained with. `interop.opening.open_model` opens Hugging Face folders, too. Raises
+    `CheckpointError` for what is missing or damaged, `ConfigError` and `DeviceError` for settings.
     """
     if weights not in ("exact", "int8"):
         raise UserError(f"--weights must be exact or int8, got {weights!r}")
@@ -63,10 +75,7 @@ def load_model(
     if threads is not None:
         overrides.append(f"runtime.threads={threads}")
     config = load_config(None, overrides).runtime
-    folder, file = find_run(None if run is None else str(run))
-    if file is not None and checkpoint != "best":
-        raise UserError(f"--checkpoint {checkpoint} has no effect where RUN is itself a checkpoint file; leave one out")
-    loaded = load_checkpoint(file or folder.find(checkpoint))
+    loaded = open_model(run, checkpoint)
     trained = loaded.config.runtime
     if precision == "auto" and choose_device(device).type == trained.device.partition(":")[0]:
         config = config.model_copy(update={"precision": trained.precision})  # so that it measures what training did
@@ -102,8 +111,8 @@ def run_inputs(options: argparse.Namespace) -> dict[str, str | None]:
     return {"model (RUN)": options.run, "--checkpoint": file}
 
 
-def load_from_options(options: argparse.Namespace) -> TrainedModel:
-    """The model that the options of `add_run_options` and RUN name."""
+def load_from_options(options: argparse.Namespace, open_model: Opener = open_run) -> TrainedModel:
+    """The model that the options of `add_run_options` and RUN name, read by `open_model`."""
     return load_model(
         options.run,
         checkpoint=options.checkpoint,
@@ -111,4 +120,5 @@ def load_from_options(options: argparse.Namespace) -> TrainedModel:
         precision=options.precision,
         threads=options.threads,
         weights=getattr(options, "weights", "exact"),
+        open_model=open_model,
     )

@@ -12,13 +12,12 @@ from data.dataset import check_long_enough
 from data.paths import shown_path
 from data.prepare import PreparedData, prepare
 from data.sources import STANDARD_INPUT, entries_of
-from engine.checkpoint import Checkpoint, load_checkpoint
+from engine.checkpoint import Checkpoint
 from engine.peak import describe_flops
 from engine.processes import Processes
-from engine.run_folder import find_run
 from engine.runtime import Runtime
 from engine.tracking import Console
-from errors import CheckpointError, ConfigError, DataError
+from errors import ConfigError, DataError
 from model import count_parameters
 from terminal import LINE_COLUMNS, folded
 
@@ -47,15 +46,6 @@ def report_changes(old: Config, new: Config, report: Callable[[str], None]) -> N
 def in_yaml(value: object) -> str:
     """A setting's value as a recipe has it, texts in quotation marks."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def load_base(name: str) -> Checkpoint:
-    """The checkpoint that `train.init_from` names: a file, or the best one of a run folder."""
-    try:
-        folder, file = find_run(name)
-        return load_checkpoint(file or folder.find("best"))
-    except CheckpointError as error:
-        raise CheckpointError(f"train.init_from: {error}") from error
 
 
 def inherit(config: Config, base: Checkpoint, report: Callable[[str], None]) -> Config:

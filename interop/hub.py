@@ -1,0 +1,40 @@
+"""Models that are named as on Hugging Face's hub, brought onto this machine by its library, which is optional."""
+
+import re
+from pathlib import Path
+
+from data.paths import one_line
+from errors import CheckpointError
+
+TIMEOUT_SECONDS = 10.0  # for each answer of the hub
+# OWNER/NAME, and the published GPT-2s, which have no owner in their names.
+_NAME = re.compile(
+    r"(?:gpt2|gpt2-medium|gpt2-large|gpt2-xl|distilgpt2)|[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
+)
+_WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "vocab.json", "merges.txt"]
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether it may be the name of a model there, and is no path that begins on this machine."""
+    return _NAME.fullmatch(name) is not None and not Path(name.partition("/")[0]).exists()
+
+
+def fetch(name: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Path:
+    """The folder of a model of the hub, downloaded once and kept in the library's cache.
+
+    Raises `CheckpointError` where the library is not installed, or the hub does not give the model.
+    """
+    try:
+        import huggingface_hub
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    except ImportError as error:
+        raise CheckpointError(
+            f"{name}: no such run or folder; as a name on Hugging Face's hub it needs: pip install huggingface_hub"
+        ) from error
+    try:
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=_WANTED, etag_timeout=timeout_seconds))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise CheckpointError(
+            f"{name}: no such run or folder, and Hugging Face's hub does not give it ({one_line(error):.120}); check "
+            "the name and the network, or download its files elsewhere and name their folder"
+        ) from error
