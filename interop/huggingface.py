@@ -241,7 +241,7 @@ def from_huggingface(
 
     Raises `CheckpointError`, naming `where`, for one that is missing, left over, or of another shape.
     """
-    left = _with_prefix(config, theirs)
+    left = _with_prefix(config, theirs, where)
     with torch.device("meta"):  # shapes only
         shapes = {name: weight.shape for name, weight in GPT(config, vocab_size).state_dict().items()}
     ours = {}
@@ -267,15 +267,19 @@ def from_huggingface(
     return ours
 
 
-def _with_prefix(config: ModelConfig, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _with_prefix(config: ModelConfig, theirs: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """The weights with the prefix that they have beside a head, without GPT-2's masks, which older files hold too."""
     prefix = _PREFIXES[config.architecture][0]
     masks = (".attn.bias", ".attn.masked_bias") if config.architecture == "gpt2" else ()
-    return {
-        name if name.startswith((prefix, "lm_head.")) else prefix + name: weight
-        for name, weight in theirs.items()
-        if not name.endswith(masks or "\n")
-    }
+    weights: dict[str, Tensor] = {}
+    for name, weight in theirs.items():
+        if masks and name.endswith(masks):
+            continue
+        whole_name = name if name.startswith((prefix, "lm_head.")) else prefix + name
+        if whole_name in weights:
+            raise CheckpointError(f"{where}: weight {whole_name!r:.80} stands there twice; use another file")
+        weights[whole_name] = weight
+    return weights
 
 
 def _take(left: dict[str, Tensor], name: str, shape: tuple[int, ...], where: str) -> Tensor:

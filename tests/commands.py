@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = ("train.py", "sample.py", "evaluate.py", "visualize.py")
+SCRIPTS = ("train.py", "sample.py", "evaluate.py", "export.py", "visualize.py")
 TINY_MODEL = ("model.d_model=16", "model.num_heads=2", "model.num_layers=2", "model.context_length=8")
 TINY = (*TINY_MODEL, "train.batch_size=4", "optim.warmup_steps=2", "runtime.threads=1", "tracking.wandb=disabled")
 # A locale that knows ASCII only, on a Python that goes by it.

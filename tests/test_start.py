@@ -1,15 +1,14 @@
 """Where a run starts: what may change on resume, and what a continued model keeps."""
 
-from pathlib import Path
-
 import pytest
 from conftest import Tiny
 
+from engine.checkpoint import load_checkpoint
 from engine.processes import ALONE, Processes
 from engine.runtime import choose_runtime
-from engine.start import describe, inherit, load_base, prepare_text, report_changes
+from engine.start import describe, inherit, prepare_text, report_changes
 from engine.tracking import Console
-from errors import CheckpointError, ConfigError, DataError
+from errors import ConfigError, DataError
 
 
 def test_standard_input_is_refused_where_it_would_reach_one_process_of_several(tiny: Tiny) -> None:
@@ -71,23 +70,8 @@ def test_all_that_is_refused_is_named_at_once(tiny: Tiny) -> None:
     assert [line.split()[0] for line in str(error.value).splitlines()] == ["seed", "model.num_layers"]
 
 
-def test_a_run_gives_its_best_checkpoint_and_a_file_itself(tiny: Tiny) -> None:
-    run = tiny.run()
-    assert load_base(str(run.path)).step == 1
-    assert load_base(str(run.checkpoint_file(2))).step == 2
-
-
-def test_a_base_that_is_not_there_names_the_setting(tiny: Tiny) -> None:
-    with pytest.raises(CheckpointError, match=r"^train\.init_from: .*no such run"):
-        load_base(str(tiny.folder / "runs" / "nothing"))
-    damaged = tiny.folder / "step_00000001.pt"
-    damaged.write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"^train\.init_from: "):
-        load_base(str(damaged))
-
-
-def test_the_models_settings_are_kept_but_for_dropout_and_the_rest_is_mine(tiny: Tiny, tmp_path: Path) -> None:
-    base = load_base(str(tiny.run().path))
+def test_the_models_settings_are_kept_but_for_dropout_and_the_rest_is_mine(tiny: Tiny) -> None:
+    base = load_checkpoint(tiny.run().checkpoint_file(1))
     said: list[str] = []
     mine = tiny.config("model.d_model=64", "model.dropout=0.3", "data.tokenizer=byte", "optim.learning_rate=0.5")
     config = inherit(mine, base, said.append)
