@@ -7,9 +7,9 @@ from data.paths import one_line
 from errors import CheckpointError
 
 TIMEOUT_SECONDS = 10.0  # for each answer of the hub
-# OWNER/NAME, and the published GPT-2s, which have no owner in their names.
+# OWNER/NAME, and the published GPT-2s, which have no owner in their names; a mistyped run of ours is none of these.
 _NAME = re.compile(
-    r"(?:gpt2|gpt2-medium|gpt2-large|gpt2-xl|distilgpt2)|[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
+    r"gpt2(-medium|-large|-xl)?|distilgpt2|(?!runs/)[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}"
 )
 _WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "vocab.json", "merges.txt"]
 

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -229,7 +230,9 @@ def read_weights(files: list[Path]) -> dict[str, Tensor]:
             if file.suffix == ".safetensors":
                 part = load_file(file)
             else:
-                part = torch.load(file, map_location="cpu", weights_only=True)
+                with warnings.catch_warnings():  # of pickles that it may not know, which then fail
+                    warnings.simplefilter("ignore")
+                    part = torch.load(file, map_location="cpu", weights_only=True)
             names = {name for name, weight in part.items() if isinstance(name, str) and isinstance(weight, Tensor)}
         except OSError as error:
             raise CheckpointError(f"{shown_path(file)}: {error.strerror or error}; download it again") from error

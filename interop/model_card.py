@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from config.load import config_to_dict
-from data.paths import escaped
+from data.paths import counted, escaped
 from data.sources import entries_of
 from data.tokenizer import Tokenizer
 from engine.checkpoint import Checkpoint
@@ -32,7 +32,7 @@ def model_card(checkpoint: Checkpoint, dtype: str) -> str:
         f"{model.d_model}, windows of {model.context_length} tokens.\n",
         f"- Text: {_text(checkpoint)}",
         f"- Tokens: {_tokens(tokenizer)}",
-        f"- Training: {checkpoint.step:,} steps",
+        f"- Training: {counted(checkpoint.step, 'step')}",
         f"- Loss: {_losses(checkpoint)}",
         f"\n## Use\n\n{USE.format(prompt=prompt)}\n",
         f"## Settings\n\n```yaml\n{_settings(checkpoint)}\n```",

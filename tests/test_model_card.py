@@ -1,0 +1,33 @@
+"""What the README.md of an exported model says of it."""
+
+from conftest import Tiny
+
+from engine.checkpoint import load_checkpoint
+from interop.model_card import model_card
+
+
+def test_a_card_tells_text_settings_and_losses_and_no_path_of_this_machine(tiny: Tiny) -> None:
+    run = tiny.run("optim.learning_rate=0.0005")
+    card = model_card(load_checkpoint(run.checkpoint_file(1)), "f32")
+    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n")
+    assert "- Text: `text.txt`" in card
+    assert "- Training: 1 steps" not in card
+    assert "- Training: 1 step\n" in card
+    assert "2.5000 nats per token on text held back, 3.0000 on the training text" in card
+    assert "optim.learning_rate: 0.0005" in card
+    assert "model.d_ff: null" in card
+    assert str(tiny.folder) not in card
+
+
+def test_a_loss_that_was_not_measured_on_these_weights_is_not_told(tiny: Tiny) -> None:
+    card = model_card(load_checkpoint(tiny.run().checkpoint_file(2)), "f32")
+    assert "- Loss: not measured at this step" in card
+
+
+def test_of_an_imported_model_the_text_is_unknown(tiny: Tiny) -> None:
+    checkpoint = load_checkpoint(tiny.run().checkpoint_file(1))
+    checkpoint.data["fingerprint"] = ""
+    checkpoint.progress = {"best_step": None}
+    card = model_card(checkpoint, "f32")
+    assert "- Text: unknown; the model was imported" in card
+    assert "stdlib" not in card
