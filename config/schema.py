@@ -203,8 +203,8 @@ class TrainConfig(Section):
     )
     init_from: PathText | None = Field(
         None,
-        description="Start from the weights and the tokenizer of this run, checkpoint or Hugging Face folder instead of from "
-        "chance; its model settings are kept.",
+        description="Start from the weights and the tokenizer of this run, checkpoint or Hugging Face folder instead "
+        "of from chance; its model settings are kept.",
     )
     sample_prompt: str | None = Field(
         None, description="How the sample at each evaluation begins. null: the tokenizer's default start."

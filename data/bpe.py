@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from config.values import MAX_VOCAB_SIZE
-from data.cuts import OWN_PATTERN, PATTERNS, windows
+from data.cuts import LEARNING_PATTERN, LEARNT_PATTERN, PATTERNS, windows
 from data.memory import check_available
 from data.tokenizer import TokenArray, Tokenizer, token_dtype
 from data.unicode import UnicodeForm, code_points, is_surrogate, unknown_characters
@@ -110,11 +110,11 @@ def train_bpe(chunks: Iterable[str], vocab_size: int, *, unicode: UnicodeForm = 
     trainer = rustbpe.Tokenizer()
     texts = _evenly_spread(windows(map(_without_surrogates, chunks)), TRAINING_BYTES)
     check_available(_memory_to_learn(texts))
-    trainer.train_from_iterator(iter(texts), vocab_size - 1, pattern=OWN_PATTERN)
+    trainer.train_from_iterator(iter(texts), vocab_size - 1, pattern=LEARNING_PATTERN)
     by_rank = sorted(trainer.get_mergeable_ranks(), key=lambda token_and_rank: token_and_rank[1])
     # Should two merges give the same bytes (ab+c, a+bc), they are one to tiktoken.
     tokens = list(dict.fromkeys(bytes(token) for token, _ in by_rank))
-    return BpeTokenizer([*tokens, b""], pattern=OWN_PATTERN, end_id=len(tokens), unicode=unicode)
+    return BpeTokenizer([*tokens, b""], pattern=LEARNT_PATTERN, end_id=len(tokens), unicode=unicode)
 
 
 def _evenly_spread(texts: Iterable[str], max_bytes: int) -> list[str]:

@@ -13,20 +13,30 @@ import numpy.typing as npt
 
 from data.unicode import code_points
 
-# The pattern of nanochat (GPT-4's, with at most two digits instead of three, since a small vocabulary has no
-# room for more), but that marks are parts of words, and that nothing is longer than 32 characters: an unbroken
-# run of a single letter would else become tokens of thousands of bytes.
-OWN_PATTERN = (
+# Of learnt vocabularies: GPT-4's, but that marks are parts of words, and digits come one by one. This is the one of
+# Qwen 3.5 in all that it tells apart, and therefore one that llama.cpp knows by name (see interop/gguf.py).
+LEARNT_PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# What they are learnt by: the same, but that nothing is longer than 32 characters. An unbroken run of a single letter
+# would else become tokens of thousands of bytes.
+LEARNING_PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]{1,32}|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]{1,32}[\r\n]{0,32}|\s{0,32}[\r\n]|\s{1,32}(?!\S)|\s{1,32}"
+)
+# Of vocabularies that were learnt by earlier versions, which go on to be read.
+EARLIER_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{M}\p{N}]?[\p{L}\p{M}]{1,32}|\p{N}{1,2}"
     r"| ?[^\s\p{L}\p{M}\p{N}]{1,32}[\r\n]{0,32}|\s{0,32}[\r\n]|\s{1,32}(?!\S)|\s{1,32}"
 )
 # Those of tiktoken: gpt2, r50k and p50k; cl100k; o200k.
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-_GPT4_PATTERN = (
+GPT4_PATTERN = (
     r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"""
     r"""| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
 )
-_GPT4O_PATTERN = "|".join(
+GPT4O_PATTERN = "|".join(
     [
         r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
         r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
@@ -37,7 +47,7 @@ _GPT4O_PATTERN = "|".join(
         r"""\s+""",
     ]
 )
-PATTERNS = (OWN_PATTERN, GPT2_PATTERN, _GPT4_PATTERN, _GPT4O_PATTERN)
+PATTERNS = (LEARNT_PATTERN, EARLIER_PATTERN, GPT2_PATTERN, GPT4_PATTERN, GPT4O_PATTERN)
 
 MAX_WINDOW = 1 << 16  # characters that are encoded at once; far below what makes a pattern give up
 _APOSTROPHES = "'\u2019"

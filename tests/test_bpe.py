@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.bpe import TRAINING_BYTES, BpeTokenizer, _evenly_spread, train_bpe
-from data.cuts import OWN_PATTERN, PATTERNS, windows
+from data.cuts import LEARNT_PATTERN, PATTERNS, windows
 from data.saved_tokenizer import tokenizer_from_json
 from errors import DataError
 
@@ -24,7 +24,7 @@ TEXT = "the cat sat on the mat, and the café was naïve; don't! 中文字符 �
 TOKENIZER = train_bpe([TEXT], 300)
 NFC = train_bpe([TEXT], 300, unicode="NFC")
 
-every_pattern = pytest.mark.parametrize("pattern", PATTERNS, ids=["own", "gpt2", "gpt4", "gpt4o"])
+every_pattern = pytest.mark.parametrize("pattern", PATTERNS, ids=["learnt", "earlier", "gpt2", "gpt4", "gpt4o"])
 unhurried = settings(deadline=None)  # a busy machine is no failure
 characters = st.characters(exclude_categories=["Cs"])  # any but lone surrogates
 texts = st.text(characters | st.sampled_from("theca e\u0301中🙂'\n\n \r")) | st.lists(
@@ -195,7 +195,7 @@ def test_a_saved_tokenizer_comes_back() -> None:
 
 def test_special_tokens_and_gaps_are_never_generated_and_show_nothing() -> None:
     tokens = [*TOKENIZER.pieces[:270], b"", b"", *TOKENIZER.pieces[270:299], b""]
-    tokenizer = BpeTokenizer(tokens, pattern=OWN_PATTERN, end_id=271, kind="tiktoken:made_up")
+    tokenizer = BpeTokenizer(tokens, pattern=LEARNT_PATTERN, end_id=271, kind="tiktoken:made_up")
     assert tokenizer.never_generated == (270, 301)
     assert tokenizer.end_id == 271
     assert tokenizer.decode([97, 270, 271, 301, 98]) == "ab"

@@ -8,9 +8,9 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.cuts import MAX_WINDOW, OWN_PATTERN, PATTERNS, safe_cuts, windows
+from data.cuts import LEARNING_PATTERN, LEARNT_PATTERN, MAX_WINDOW, PATTERNS, safe_cuts, windows
 
-every_pattern = pytest.mark.parametrize("pattern", PATTERNS, ids=["own", "gpt2", "gpt4", "gpt4o"])
+every_pattern = pytest.mark.parametrize("pattern", PATTERNS, ids=["learnt", "earlier", "gpt2", "gpt4", "gpt4o"])
 unhurried = settings(deadline=None, max_examples=300)  # a busy machine is no failure
 characters = st.characters(exclude_categories=["Cs"])  # any but lone surrogates
 # What the patterns tell apart: cases, digits, marks, spaces of all kinds, apostrophes and their endings (ſ is an s).
@@ -98,14 +98,20 @@ def test_ten_million_of_one_character_are_cut_in_a_moment(character: str) -> Non
     assert sum(map(len, parts)) == 10 << 20
 
 
-def test_own_pretokens_are_short_and_cover_every_character() -> None:
+def test_pretokens_to_learn_from_are_short_and_cover_every_character() -> None:
     for code in range(0x110000):
         if not 0xD800 <= code < 0xE000:
-            assert regex.fullmatch(OWN_PATTERN, chr(code)), hex(code)
+            assert regex.fullmatch(LEARNING_PATTERN, chr(code)), hex(code)
     for text in ("a" * 1000, "中" * 1000, " " * 1000 + "x", "\n" * 1000, "=" * 1000 + "\n" * 1000, "\u0301" * 1000):
-        tokens = pretokens(OWN_PATTERN, text)
+        tokens = pretokens(LEARNING_PATTERN, text)
         assert "".join(tokens) == text
         assert max(map(len, tokens)) <= 65
-    assert pretokens(OWN_PATTERN, "It's 2024, कि नहीं?\n\n  Yes") == [
-        "It", "'s", " ", "20", "24", ",", " कि", " नहीं", "?\n\n", " ", " Yes",
+    assert pretokens(LEARNING_PATTERN, "It's 2024, कि नहीं?\n\n  Yes") == [
+        "It", "'s", " ", "2", "0", "2", "4", ",", " कि", " नहीं", "?\n\n", " ", " Yes",
     ]  # fmt: skip
+
+
+@unhurried
+@given(texts)
+def test_a_learnt_vocabulary_is_used_as_it_was_learnt_where_nothing_is_longer_than_32(text: str) -> None:
+    assert pretokens(LEARNT_PATTERN, text[:32]) == pretokens(LEARNING_PATTERN, text[:32])

@@ -13,7 +13,7 @@ from errors import UserError
 from interop.huggingface_folder import PARTS
 
 
-def test_a_run_becomes_a_folder_or_a_file(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_becomes_a_folder_or_a_file(tiny: Tiny) -> None:
     tiny.run()
     folder = succeed(tiny.folder, "export.py", "--format", "hf", "--out", "hf")  # of the newest run
     assert folder.out.startswith("hf  hf, f32, ")
@@ -30,8 +30,17 @@ def test_a_run_becomes_a_folder_or_a_file(tiny: Tiny, monkeypatch: pytest.Monkey
     succeed(tiny.folder, "export.py", *last, "--overwrite")
 
 
-def test_what_stands_there_is_not_replaced(tiny: Tiny) -> None:
+def refused(*arguments: str) -> str:
+    """What the command says to these arguments, which it refuses."""
+    with pytest.raises(UserError) as error:
+        export.main(arguments)
+    assert len(str(error.value).splitlines()) == 1
+    return str(error.value)
+
+
+def test_what_stands_there_is_not_replaced(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny.run()
+    monkeypatch.chdir(tiny.folder)
     (tiny.folder / "thesis.gguf").write_text("years of work", encoding="utf-8")
     (tiny.folder / "folder").mkdir()
     for form, out, words in (
@@ -42,25 +51,27 @@ def test_what_stands_there_is_not_replaced(tiny: Tiny) -> None:
         ("hf", "runs", "holds tiny, so it is not replaced"),
         ("hf", "nowhere/a", "there is no folder nowhere"),
     ):
-        arguments = ("export.py", "runs/tiny", "--format", form, "--out", out, "--overwrite")
-        assert words in call(tiny.folder, *arguments).error()
+        assert words in refused("runs/tiny", "--format", form, "--out", out, "--overwrite")
     assert (tiny.folder / "thesis.gguf").read_text(encoding="utf-8") == "years of work"
 
 
-def test_mistakes_are_one_line(tiny: Tiny) -> None:
+def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for arguments, words in (
         (("--out", "a"), "required: --format"),
         (("--format", "onnx", "--out", "a"), "invalid choice: 'onnx'"),
         (("--format", "hf"), "required: --out"),
         (("runs/none", "--format", "hf", "--out", "a"), "no such run"),
     ):
-        assert words in call(tiny.folder, "export.py", *arguments).error()
+        assert words in refused(*arguments)
 
 
-def test_a_model_of_others_goes_through_too(tmp_path: Path) -> None:
+def test_a_model_of_others_goes_through_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_foreign(tmp_path / "foreign", "qwen3")
+    monkeypatch.chdir(tmp_path)
     for form in ("hf", "gguf"):
-        succeed(tmp_path, "export.py", "foreign", "--format", form, "--out", f"out-{form}")
+        assert export.main(["foreign", "--format", form, "--out", f"out-{form}"]) == 0
+        assert (tmp_path / f"out-{form}").exists()
 
 
 def test_without_the_optional_library_one_line_says_what_to_install(

@@ -127,7 +127,7 @@ def test_half_the_bits_take_half_the_room(tiny: Tiny) -> None:
     close = read_folder(tiny.folder / "f16")
     torch.testing.assert_close(logits(close, ids), logits(checkpoint, ids), atol=2e-2, rtol=2e-2)
     checkpoint.model["final_norm.weight"][0] = 1e6
-    with pytest.raises(CheckpointError, match="'final_norm.weight' is too large for f16; use --dtype f32"):
+    with pytest.raises(CheckpointError, match=r"'final_norm\.weight' is too large for f16; use --dtype f32"):
         write_folder(tiny.folder / "large", checkpoint, dtype="f16")
     assert not [path for path in tiny.folder.iterdir() if path.name.startswith((".", "large"))]
 

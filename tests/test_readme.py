@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from commands import ENGLISH, ROOT, TINY
+from llama import Llama
 
 import evaluate
+import export
 import sample
 import train
 import visualize
@@ -19,6 +21,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train.py": train.main,
     "sample.py": sample.main,
     "evaluate.py": evaluate.main,
+    "export.py": export.main,
     "visualize.py": visualize.main,
 }
 # Run by CI; needing a terminal; several processes, which tests/test_processes.py starts.
@@ -88,8 +91,25 @@ def test_the_python_of_the_readme_works(
     if not (folder / "runs" / "quickstart").exists():  # where none of the commands above has made it
         assert train.main(TINY_RUN) == 0
         capsys.readouterr()
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    code, elsewhere = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     exec(code, {})
     shown = capsys.readouterr().out
     assert shown.count("import ") >= 3
     assert shown.count("class ") >= 3
+    if not (folder / "my_model").exists():
+        assert export.main(["runs/quickstart", "--format", "hf", "--out", "my_model"]) == 0
+    exec(elsewhere, {})
+    assert "def " in capsys.readouterr().out
+
+
+def test_the_file_of_the_readmes_modelfile_runs_in_llama(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(folder)
+    (name,) = re.findall(r"^FROM \./(.+)$", readme, re.MULTILINE)
+    assert f"llama-cli -m {name} " in readme
+    if not Path(name).exists():
+        if not (folder / "runs" / "quickstart").exists():
+            assert train.main(TINY_RUN) == 0
+        assert export.main(["runs/quickstart", "--format", "gguf", "--out", name]) == 0
+    found = Llama(Path(name), 8).ask("completion", prompt="def", n_predict=3, temperature=0.8)
+    assert found["tokens_predicted"] == 3
