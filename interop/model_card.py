@@ -45,7 +45,7 @@ def _settings(checkpoint: Checkpoint) -> str:
     sections: dict[str, Any] = config_to_dict(checkpoint.config)
     return "\n".join(
         f"{section}.{name}: {in_yaml(value)}"
-        for section in ("model", "data", "train", "optim")
+        for section in (("model", "data", "train", "optim") if checkpoint.data["fingerprint"] else ("model",))
         for name, value in sections[section].items()
         if name not in ("source", "val_source", "cache_dir", "init_from", "sample_prompt")
     )

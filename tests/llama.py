@@ -9,7 +9,7 @@ import xllamacpp
 
 
 class Llama:
-    """A model that is loaded, with keys and values kept in fp32 as we keep them."""
+    """A model that is loaded, with keys and values in fp32, and without flash attention, which rounds to f16."""
 
     def __init__(self, path: Path, context_length: int) -> None:
         options = xllamacpp.CommonParams()
@@ -18,6 +18,7 @@ class Llama:
         options.n_parallel = 1
         options.cpuparams.n_threads = 1
         options.cache_type_k = options.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+        options.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
         options.verbosity = -1
         options.warmup = False
         self.server = xllamacpp.Server(options)

@@ -20,7 +20,7 @@ from errors import UserError
 from interop.gguf import PRETOKENIZERS, check_gguf, vocabulary_of, write_gguf
 
 TEXT = (
-    "the cat's on the mat, and I'LL café; naïve: 中文字符 かな कि नहीं ไทย 123456 🙂👩‍👩‍👧 <|endoftext|>\n\n \t x\u0301y\n"
+    "the cat's on the mat, and I'LL café; naïve: 中文字符 かな कि नहीं 123456 🙂👩‍👩‍👧 <|endoftext|>\n\n \t x\u0301y\n"
     * 9
 )
 KINDS = {

@@ -31,3 +31,5 @@ def test_of_an_imported_model_the_text_is_unknown(tiny: Tiny) -> None:
     card = model_card(checkpoint, "f32")
     assert "- Text: unknown; the model was imported" in card
     assert "stdlib" not in card
+    assert "model.d_model: 16" in card
+    assert "train." not in card
