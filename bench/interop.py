@@ -133,9 +133,8 @@ def exports(folder: Path, shapes: Sequence[Shape], *, rounds: int) -> None:
                     apart = " / ".join(f"{difference:.1e}" for difference in differences)
                     cells = [f"{seconds:.2f} s", f"{size_of(path) / 1e6:.1f} MB", apart, f"{largest:.1f}"]
                     rows.append([str(shape), architecture, form, dtype, *cells])
-    print(
-        "\nexports: time and size, and the largest difference from ours (of logits; in gguf of\nlog-probabilities, exact / by default)\n"
-    )
+    what = "of logits; in gguf of log-probabilities, exact / by default"
+    print(f"\nexports: time and size, and the largest difference from ours ({what})\n")
     print_table(["model", "architecture", "format", "dtype", "time", "size", "difference", "largest logit"], rows)
 
 
@@ -157,7 +156,7 @@ def export(folder: Path, checkpoint: Checkpoint, form: str, dtype: str, *, round
 
 @torch.no_grad()
 def distance(checkpoint: Checkpoint, path: Path, form: str, shape: Shape) -> tuple[list[float], float]:
-    """The largest difference of a logit over a whole window (in llama.cpp exact, and by default), and the largest logit."""
+    """The largest difference of a logit over a window (in llama.cpp exact, and by default); the largest logit."""
     generator = torch.Generator().manual_seed(0)
     idx = torch.randint(len(TOKENIZER.characters), (1, shape.context_length), generator=generator)
     ours = checkpoint.make_model(torch.device("cpu"))(idx)[0]
