@@ -10,7 +10,7 @@ Needs what requirements-dev.txt installs. Weights are random, twice as large as 
 characters and the end. Texts begin with one token and fill the window but for 8 tokens, at temperature 0.8 without any
 other limit; nobody may end earlier. Each contender has the number of threads that suits it best of --threads, found
 out once per shape. llama.cpp is asked as a server within this process, 16 texts at once as 16 requests, with its own
-settings. For the differences it is also told to leave out flash attention and to keep keys and values in f32 ("exact").
+settings, and started anew for every round. For the differences it is also told to leave out flash attention and to keep keys and values in f32 ("exact").
 """
 
 import argparse
@@ -23,10 +23,11 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import alternate, machine, model_config, print_table
+from common import machine, model_config, print_table
 
 import torch  # isort: skip
 from config.schema import Config, ModelConfig  # isort: skip
@@ -46,6 +47,8 @@ ARCHITECTURES = ("gpt2", "qwen3")
 TOKENIZER = CharTokenizer("".join(map(chr, range(32, 96))))
 TEMPERATURE = 0.8
 TEXTS = (1, 16)
+Run = Callable[[], object]
+Make = Callable[[int], Run]  # of a number of threads
 MARGIN = 8  # tokens of the window that are left free
 
 
@@ -198,7 +201,11 @@ def speed(folder: Path, shapes: Sequence[Shape], threads: Sequence[int], *, roun
             for texts in TEXTS:
                 tokens = shape.context_length - MARGIN
                 contenders = all_contenders((hf, f32, f16), shape, texts, tokens, threads)
-                seconds = alternate({name: repeated(shape.repeats, run) for name, run in contenders.items()}, rounds)
+                times: dict[str, list[float]] = {name: [] for name in contenders}
+                for _ in range(rounds):
+                    for name, make in contenders.items():  # one at a time: an idle server keeps a core busy
+                        times[name].append(timed(make(), shape.repeats))
+                seconds = {name: statistics.median(its) for name, its in times.items()}
                 for name, its in seconds.items():
                     per_second = shape.repeats * texts * tokens / its
                     ratio = seconds["sample.py"] / its
@@ -210,7 +217,7 @@ def speed(folder: Path, shapes: Sequence[Shape], threads: Sequence[int], *, roun
 
 def all_contenders(
     paths: tuple[Path, Path, Path], shape: Shape, texts: int, tokens: int, threads: Sequence[int]
-) -> dict[str, Callable[[], object]]:
+) -> dict[str, Callable[[], Run]]:
     """Who writes, each with the number of threads that suits it."""
     hf, f32, f16 = paths
     return {
@@ -221,28 +228,22 @@ def all_contenders(
     }
 
 
-def best(make: Callable[[int], Callable[[], object]], threads: Sequence[int]) -> Callable[[], object]:
-    """The contender with the number of threads that is fastest for it."""
-    runs = {count: make(count) for count in threads}
-    seconds = {}
-    for count, run in runs.items():
-        start = time.perf_counter()
+def best(make: Make, threads: Sequence[int]) -> Callable[[], Run]:
+    """The contender with the number of threads that is fastest for it, to be made anew for every round."""
+    seconds = {count: timed(make(count)) for count in threads}
+    return partial(make, min(threads, key=seconds.__getitem__))
+
+
+def timed(run: Run, repeats: int = 1) -> float:
+    """Seconds of so many runs, after one that does not count."""
+    run()
+    start = time.perf_counter()
+    for _ in range(repeats):
         run()
-        seconds[count] = time.perf_counter() - start
-    return runs[min(threads, key=lambda count: seconds[count])]
+    return time.perf_counter() - start
 
 
-def repeated(times: int, run: Callable[[], object]) -> Callable[[], object]:
-    """The same so many times."""
-
-    def runs() -> None:
-        for _ in range(times):
-            run()
-
-    return runs
-
-
-def ours(path: Path, texts: int, tokens: int, threads: int) -> Callable[[], object]:
+def ours(path: Path, texts: int, tokens: int, threads: int) -> Run:
     """Our sampling, from the exported folder."""
     trained = load_model(path, device="cpu", precision="fp32", open_model=open_model)
 
@@ -257,7 +258,7 @@ def ours(path: Path, texts: int, tokens: int, threads: int) -> Callable[[], obje
     return write
 
 
-def theirs(path: Path, texts: int, tokens: int, threads: int) -> Callable[[], object]:
+def theirs(path: Path, texts: int, tokens: int, threads: int) -> Run:
     """transformers' `generate`, which keeps a cache by default."""
     model = transformers_model(path)
     idx = torch.zeros(texts, 1, dtype=torch.int64)
@@ -273,7 +274,7 @@ def theirs(path: Path, texts: int, tokens: int, threads: int) -> Callable[[], ob
     return write
 
 
-def llamas(path: Path, shape: Shape, texts: int, tokens: int, threads: int) -> Callable[[], object]:
+def llamas(path: Path, shape: Shape, texts: int, tokens: int, threads: int) -> Run:
     """llama.cpp's completions."""
     llama = Llama(path, shape, texts=texts, threads=threads)
     return lambda: llama.write(texts, tokens)
