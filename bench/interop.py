@@ -10,7 +10,8 @@ Needs what requirements-dev.txt installs. Weights are random, twice as large as 
 characters and the end. Texts begin with one token and fill the window but for 8 tokens, at temperature 0.8 without any
 other limit; nobody may end earlier. Each contender has the number of threads that suits it best of --threads, found
 out once per shape. llama.cpp is asked as a server within this process, 16 texts at once as 16 requests, with its own
-settings, and started anew for every round. For the differences it is also told to leave out flash attention and to keep keys and values in f32 ("exact").
+settings, and started anew for every round. For the differences it is also told to leave out flash attention and to keep
+keys and values in f32 ("exact").
 """
 
 import argparse
