@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from prepared import prepared_from, tokens_of
 
+from data.cuts import EARLIER_PATTERN
 from data.tokenizer import CharTokenizer, Tokenizer
 from errors import DataError
 
@@ -33,6 +34,16 @@ def test_a_setting_that_changes_the_tokens_prepares_anew(tmp_path: Path) -> None
         )
     ]
     assert len(set(folders)) == len(folders)
+
+
+def test_byte_pairs_that_an_earlier_version_has_prepared_are_learnt_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: tuple[dict[str, Any], ...] = ({}, {"tokenizer": "bpe", "bpe_vocab_size": 258})
+    now = [prepared_from(tmp_path, TEXT, **settings)[0].folder for settings in kinds]
+    monkeypatch.setattr("data.corpus.LEARNT_PATTERN", EARLIER_PATTERN)
+    before = [prepared_from(tmp_path, TEXT, **settings)[0].folder for settings in kinds]
+    assert [a == b for a, b in zip(now, before, strict=True)] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.bpe import BpeTokenizer, train_bpe
-from data.cuts import PATTERNS
+from data.cuts import GPT4_PATTERN, LEARNT_PATTERN, PATTERNS
 from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 from errors import DataError
 from interop.tokenizer_json import GPT2_FINGERPRINT, from_tokenizer_json, to_tokenizer_json
@@ -77,6 +77,21 @@ def test_ids_in_any_order_decode_to_the_same(name: str, data: st.DataObject) -> 
     tokenizer = KINDS[name]
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1)))
     assert THEIRS[name].decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "token", "text"),
+    [
+        (GPT4_PATTERN, b"34", "1234567"),  # which the pattern cuts into 123, 456 and 7
+        (LEARNT_PATTERN, b"xqz", "xqz"),  # no two of its parts are a token, so that nothing could merge to it
+    ],
+)
+def test_a_token_is_found_where_tiktoken_finds_it_and_nowhere_else(pattern: str, token: bytes, text: str) -> None:
+    pieces = [*BPE.pieces[:-1], token, b""]
+    tokenizer = BpeTokenizer(pieces, pattern=pattern, end_id=len(pieces) - 1)
+    ids = tokenizer.encode(text).tolist()
+    assert (len(pieces) - 2 in ids) is (text == "xqz")
+    assert theirs(tokenizer).encode(text).ids == ids
 
 
 @every_kind
