@@ -1,16 +1,16 @@
 """Take a trained model elsewhere: a run in, a Hugging Face folder or a GGUF file for llama.cpp out."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from data.paths import counted, format_size, local_path, shown_path
 from errors import ArgumentParser, check_output, command_boundary, run_command
+from terminal import tell
 
 if __name__ == "__main__":
-    with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch takes to load
-        import torch  # noqa: F401
+    with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch and the model take to load
+        import engine.loading  # noqa: F401
 
 from interop.gguf import check_gguf, write_gguf
 from interop.huggingface_folder import DTYPES, check_place, write_folder
@@ -27,11 +27,11 @@ def main(arguments: Sequence[str]) -> int:
     else:
         check_gguf(out, overwrite=options.overwrite)
     checkpoint = open_model(options.run, options.checkpoint)
-    print(f"export   {checkpoint.where}, {counted(checkpoint.step, 'step')}", file=sys.stderr)
+    tell(f"export   {checkpoint.where}, {counted(checkpoint.step, 'step')}")
     if options.format == "hf":
         write_folder(out, checkpoint, dtype=options.dtype, overwrite=options.overwrite)
     else:
-        write_gguf(out, checkpoint, dtype=options.dtype, report=lambda line: print(line, file=sys.stderr))
+        write_gguf(out, checkpoint, dtype=options.dtype, report=tell)
     print(f"{shown_path(out)}  {options.format}, {options.dtype}, {format_size(size_of(out))}")
     return 0
 

@@ -18,6 +18,7 @@ from engine.loading import TrainedModel, add_run_options, load_from_options, run
 from engine.page import page
 from engine.prompts import Prompt, ids_of, known_part, read_prompt, report_rare
 from engine.stopping import explain_out_of_memory
+from interop.opening import open_model
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         text = Prompt(read_prompt(options.text_file, "--text-file"), f"--text-file {options.text_file}")
     if not text.text:
         raise DataError(f"{text.where}: the text is empty; give at least one character")
-    trained = load_from_options(options)
+    trained = load_from_options(options, open_model)
     ids, as_read = read_as_trained(trained, text, skip_unknown=options.skip_unknown)
     if not ids:
         raise DataError(f"{text.where}: the model knows none of its characters; give it others")

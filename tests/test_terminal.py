@@ -119,6 +119,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = (  # {} is the place that they show thin
     ("./sample.py", "--help"),
     ("./evaluate.py", "--help"),
     ("./visualize.py", "--help"),
+    ("./export.py", "runs/{}", "--format", "hf", "--out", "{}.hf"),
+    ("./export.py", "runs/{}", "--format", "gguf", "--out", "{}.gguf"),
+    ("./export.py", "--help"),
     ("-m", "data.prepare", "--help"),
     ("-m", "data.prepare", "data.source=[text.txt, other.txt]", "data.tokenizer=byte", "data.cache_dir={}"),
     ("-m", "data.prepare", "data.source=other.txt", f"data.sha256={'0' * 64}", "data.cache_dir={}"),
@@ -137,7 +140,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkout")
     for path in ROOT.glob("*.py"):
         shutil.copy(path, folder)
-    for room in ("config", "data", "engine"):
+    for room in ("config", "data", "engine", "interop"):
         shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__", "cache"))
     (folder / "text.txt").write_text(ENGLISH, encoding="utf-8")
     (folder / "other.txt").write_text("the dog ß", encoding="utf-8")
@@ -176,7 +179,7 @@ def test_in_a_pipe_only_messages_are_wider_and_these_are_one_line_each(shown: di
     for command, text in shown["pipe"].items():
         state, _, _ = text.partition("error: ")
         wide = [line for line in state.splitlines() if columns(line) > 80 and not line.startswith("    | ")]
-        assert [line for line in wide if not line.startswith("hint  ")] == [], command
+        assert [line for line in wide if not line.startswith(("hint  ", "note  "))] == [], command
         for line in (*wide, *text.removeprefix(state).splitlines()):
             on_screen = " ".join(" ".join(lines_of(shown["terminal"][command.replace("pipe", "terminal")])).split())
             assert " ".join(line.split()).replace("pipe", "terminal") in on_screen, "the same words, folded"
