@@ -10,7 +10,9 @@ import pytest
 from commands import ENGLISH, ROOT, TINY, Finished, call, environment, finish, succeed
 from playwright.sync_api import Page
 
+import visualize
 from engine.inspection import MAX_TOKENS
+from errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +109,16 @@ def test_what_the_model_does_not_know_is_refused_or_left_out(home: Path) -> None
         (["--text", "the", "--out", "x.html", "--checkpoint", "step_9.pt"], "no such file"),
     ],
 )
-def test_a_mistake_costs_one_line_and_no_file(home: Path, arguments: list[str], message: str) -> None:
+def test_a_mistake_costs_one_line_and_no_file(
+    home: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home)
     (home / "empty.txt").write_bytes(b"")
     before = (home / "text.txt").read_bytes()
-    assert message in call(home, "visualize.py", *arguments).error()
+    with pytest.raises(UserError) as error:
+        visualize.main(arguments)
+    assert message in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
     assert not (home / "x.html").exists()
     assert (home / "text.txt").read_bytes() == before
 
