@@ -345,8 +345,6 @@ class Trainer:
         progress.seconds = self.clock.seconds
         if self.tracker is not None:
             self.tracker.log(progress.step, {**metrics, "perf/seconds": progress.seconds})
-            if "val/loss" in metrics and progress.best_step == progress.step:
-                self.tracker.note_best(progress.step, progress.best_val_loss)
         self.console.show(
             progress.step,
             train,

@@ -27,8 +27,8 @@ from errors import ConfigError
 MODES = {"offline": "offline", "dryrun": "offline", "online": "online", "run": "online", "disabled": "disabled"}
 FLUSH_SECONDS = 2.0  # how far `wandb leet` lags behind a running run
 PROBE_SECONDS = 4.0  # for the first answer of the server
-# How the dashboard sums metrics up that are not best known by their last value. val/loss is not among them: its summary
-# would be no plain number any more, which sweeps ask for; its best is told as best/val_loss.
+# How metrics are summed up that are not best known by their last value. val/loss is not among them: its summary must be
+# a plain number, which sweeps ask for; its best is told as best/val_loss.
 SUMMARIES = {
     "val/bits_per_char": "min",
     "perf/tokens_per_second": "mean",
@@ -37,6 +37,31 @@ SUMMARIES = {
 }
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ONLINE_SECONDS = 15.0  # for it to accept the run, and later for the last upload
+
+
+class Summary:
+    """What sums the whole run up. wandb itself would take the minima and means of the last process only."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, tuple[int, float]] = {}  # how many values, and what they come to
+        self.best: dict[str, float] = {}
+
+    def take(self, step: int, values: Mapping[str, Any]) -> None:
+        """Count the values of a step in."""
+        for name, how in SUMMARIES.items():
+            value = values.get(name)
+            if value is not None and math.isfinite(value):
+                count, so_far = self.sums.get(name, (0, value))
+                mean = so_far + (value - so_far) / (count + 1)
+                sums = {"min": min(so_far, value), "max": max(so_far, value), "mean": mean}
+                self.sums[name] = (count + 1, sums[how])
+        val_loss = values.get("val/loss")
+        if val_loss is not None and val_loss < self.best.get("best/val_loss", math.inf):
+            self.best = {"best/step": step, "best/val_loss": val_loss}
+
+    def content(self) -> dict[str, Any]:
+        """As wandb would write it."""
+        return {**self.best, **{name: {SUMMARIES[name]: value} for name, (_, value) in self.sums.items()}}
 
 
 class Dashboard:
@@ -49,10 +74,18 @@ class Dashboard:
         self.run = run  # a wandb.Run, or None
         self.say = say
         self.known = known
+        self.summary = Summary()
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Report the values of a step, under our own count of steps, which is the x axis everywhere."""
+        self.report(step, values)
+        if "val/loss" in values:
+            self.sum_up()
+
+    def report(self, step: int, values: Mapping[str, Any]) -> None:
+        """Report the values of a step, but not yet what they change in the summary."""
         with self.forgiving("a metric"):
+            self.summary.take(step, values)
             if self.run is not None and step > self.known:
                 self.run.log(dict(values), step=step)
 
@@ -67,30 +100,25 @@ class Dashboard:
                 self.run.log({"sample": Html(page, inject=False)}, step=step)
 
     def catch_up(self, folder: RunFolder) -> None:
-        """Report all that a resumed run has logged before, each step once, and its best evaluation."""
+        """Report all that a resumed run has logged before, each step once, and its summary."""
         lines = read_lines(folder.metrics_file)
         samples = read_samples(folder, {int(line["step"]) for line in lines if "val/loss" in line})
-        best = math.inf
         for line in lines:
             step = int(line.pop("step"))
-            self.log(step, {name: value for name, value in line.items() if value is not None})
+            self.report(step, {name: value for name, value in line.items() if value is not None})
             if step in samples:
                 self.sample(step, samples[step])
-            if (line.get("val/loss") or math.inf) < best:
-                best = line["val/loss"]
-                self.note_best(step, best)
+        self.sum_up()
 
-    def note_best(self, step: int, val_loss: float) -> None:
-        """Show the best evaluation so far in the run's summary.
-
-        Under names of its own: with a summary of minima `val/loss` would no longer be a number, as sweeps want it.
-        """
+    def sum_up(self) -> None:
+        """Show what the run comes to so far."""
         with self.forgiving("the summary"):
             if self.run is not None:
-                self.run.summary.update({"best/step": step, "best/val_loss": val_loss})
+                self.run.summary.update(self.summary.content())
 
     def finish(self, exit_code: int) -> None:
         """Close the run; any other exit code than 0 marks it as failed."""
+        self.sum_up()
         with self.forgiving("the end of the run"):
             if self.run is not None:
                 self.run.finish(exit_code=exit_code)
@@ -210,8 +238,8 @@ def open_run(wandb: Any, mode: str, config: Config, folder: RunFolder) -> Any:
         config=config_to_dict(config),
         settings=settings,
     )
-    for name, summary in SUMMARIES.items():
-        run.define_metric(name, summary=summary)
+    for name in SUMMARIES:
+        run.define_metric(name, summary="none")  # the last value would take the place of ours
     return run
 
 

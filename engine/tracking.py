@@ -208,10 +208,6 @@ class Tracker:
             self.event_file.log(step, metrics)
         self.dashboard.log(step, metrics)
 
-    def note_best(self, step: int, val_loss: float) -> None:
-        """Keep the best evaluation so far where the dashboard sums the run up."""
-        self.dashboard.note_best(step, val_loss)
-
     def sample(self, step: int, text: str) -> None:
         """Keep what the model wrote at a step."""
         self.samples.write(f"--- step {step} ---\n{text}\n\n")

@@ -11,6 +11,7 @@ import torch
 from browser import find_browser, open_browser, open_page
 from playwright.sync_api import Browser, Page
 from torch.nn.utils import clip_grad_norm_
+from wandb_server import WandbServer
 
 from config.load import load_config
 from config.schema import Config
@@ -118,6 +119,14 @@ def page(browser: Browser) -> Iterator[Page]:
     """A page in it, which reports no error."""
     with open_page(browser) as opened:
         yield opened
+
+
+@pytest.fixture
+def server() -> Iterator[WandbServer]:
+    """A server of Weights & Biases."""
+    running = WandbServer()
+    yield running
+    running.stop()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -37,6 +38,7 @@ from engine.run_folder import RunFolder, step_of
 SMALL = (*TINY_MODEL, "train.batch_size=4", "data.source=text.txt", "train.log_interval=1", "train.eval_interval=2")
 ONLINE = ("tracking.wandb=online", "name=a")
 ENDLESS = (*SMALL, "train.max_steps=1000000", "train.eval_interval=20", "name=a", "--quiet")
+DYING_STEPS = 2000
 
 
 @pytest.fixture
@@ -64,32 +66,39 @@ def silent_server() -> Iterator[int]:
             connection.close()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def run_at_silent_server(silent_server: int, tmp_path_factory: pytest.TempPathFactory) -> subprocess.Popen[bytes]:
-    """A run that is to be online at a server which never answers. It waits for seconds, beside the other tests."""
+@pytest.fixture(scope="module")
+def run_at_silent_server(
+    silent_server: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A run that is to be online at a server which never answers."""
     folder = tmp_path_factory.mktemp("silent")
     (folder / "text.txt").write_text(ENGLISH, encoding="utf-8")
     server = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{silent_server}"}
-    return start(folder, "train.py", *SMALL, "train.max_steps=2", "tracking.wandb=online", env=server)
+    with start(folder, "train.py", *SMALL, "train.max_steps=2", "tracking.wandb=online", env=server) as process:
+        yield process
+        process.kill()
 
 
-@pytest.fixture
-def server() -> Iterator[WandbServer]:
-    running = WandbServer()
-    yield running
-    running.stop()
+@pytest.fixture(scope="module")
+def run_whose_server_dies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[bytes]]:
+    """A run whose server is gone after some steps, with most of them still to come."""
+    folder, server = tmp_path_factory.mktemp("dying"), WandbServer()
+    (folder / "text.txt").write_text(ENGLISH, encoding="utf-8")
+    steps = (f"train.max_steps={DYING_STEPS}", f"train.eval_interval={DYING_STEPS // 4}")
+    with start(folder, "train.py", *SMALL, *ONLINE, *steps, "--quiet", env=server.environment) as process:
+        wait_for_lines(process, folder / "runs" / "a" / "metrics.jsonl", 20)
+        server.stop()
+        assert process.poll() is None, "it ended before its server did"
+        yield process
+        process.kill()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def run_whose_server_dies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[bytes]]:
-    """A run whose server is gone after some steps. At its end it waits for seconds, beside the other tests."""
-    folder, server = tmp_path_factory.mktemp("dying"), WandbServer()
-    (folder / "text.txt").write_text(ENGLISH, encoding="utf-8")
-    process = start(folder, "train.py", *SMALL, *ONLINE, "train.max_steps=100", "--quiet", env=server.environment)
-    wait_for_lines(process, folder / "runs" / "a" / "metrics.jsonl", 20)
-    server.stop()
-    yield process
-    process.kill()
+def slow_runs(request: pytest.FixtureRequest) -> None:
+    """Start the runs that wait for seconds before the first test, beside which they wait, where a test wants them."""
+    wanted = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    for name in {"run_at_silent_server", "run_whose_server_dies"} & wanted:
+        request.getfixturevalue(name)
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +123,21 @@ def history(run: Path) -> dict[int, dict[str, Any]]:
     return {row["step"]["num"]: row["item"] for row in rows}
 
 
+def assert_sums_are_right(sums: dict[str, Any], run: Path) -> None:
+    """A summary is that of all lines of metrics.jsonl, whichever process wrote them."""
+    lines = metrics(run)
+    best = min((line["val/loss"], line["step"]) for line in lines if "val/loss" in line)
+    assert (sums["best/val_loss"], sums["best/step"]) == (pytest.approx(best[0]), best[1])
+    assert sums["val/loss"] == lines[-1]["val/loss"]  # a number, as sweeps ask for
+    for name, how, of in (
+        ("val/bits_per_char", "min", min),
+        ("perf/tokens_per_second", "mean", statistics.fmean),
+        ("perf/mfu", "mean", statistics.fmean),
+        ("perf/memory_mib", "max", max),
+    ):
+        assert sums[name] == {how: pytest.approx(of([line[name] for line in lines if name in line]))}, name
+
+
 def test_an_offline_run_holds_config_metrics_samples_and_summary_as_wandb_reads_them(folder: Path) -> None:
     done = succeed(folder, "train.py", *SMALL, "train.max_steps=4", "name=a-run")
     run = folder / "runs" / "a-run"
@@ -132,14 +156,7 @@ def test_an_offline_run_holds_config_metrics_samples_and_summary_as_wandb_reads_
     assert summary["name"] == "a-run"
     assert summary["run_id"].startswith("a-run-")
     assert summary["config"]["model"]["d_model"] == 16
-    sums = summary["summary"]
-    assert sums["best/val_loss"] == pytest.approx(min(ours[2]["val/loss"], ours[4]["val/loss"]))
-    assert sums["val/loss"] == ours[4]["val/loss"]  # a number, as sweeps ask for
-    bits = [line["val/bits_per_char"] for line in ours.values() if "val/bits_per_char" in line]
-    assert sums["val/bits_per_char"] == {"min": pytest.approx(min(bits))}
-    speeds = [line["perf/tokens_per_second"] for line in ours.values()]
-    assert sums["perf/tokens_per_second"] == {"mean": pytest.approx(sum(speeds) / len(speeds))}
-    assert sums["perf/memory_mib"] == {"max": pytest.approx(max(line["perf/memory_mib"] for line in ours.values()))}
+    assert_sums_are_right(summary["summary"], run)
 
 
 def test_a_resumed_run_keeps_its_id_and_its_newest_part_holds_all_steps(folder: Path) -> None:
@@ -173,7 +190,7 @@ def test_a_run_that_fails_is_shown_as_failed(folder: Path) -> None:
 
 
 def assert_all_is_there_once(served: ServedRun, run: Path) -> None:
-    """The server has the lines of metrics.jsonl and the samples, each step once, in order, and the best of them."""
+    """The server has the lines of metrics.jsonl and the samples, each step once, in order, and sums them up."""
     rows, lines = served.history(), metrics(run)
     assert [row["_step"] for row in rows] == [line["step"] for line in lines]
     for row, line in zip(rows, lines, strict=True):
@@ -181,8 +198,7 @@ def assert_all_is_there_once(served: ServedRun, run: Path) -> None:
             name: pytest.approx(value, rel=1e-9) for name, value in line.items() if name != "step"
         }
         assert ("sample" in row) == ("val/loss" in row)
-    best = min((line["val/loss"], line["step"]) for line in lines if "val/loss" in line)
-    assert (served.summary()["best/val_loss"], served.summary()["best/step"]) == (pytest.approx(best[0]), best[1])
+    assert_sums_are_right(served.summary(), run)
 
 
 def sync(folder: Path, server: WandbServer) -> None:
@@ -193,12 +209,20 @@ def sync(folder: Path, server: WandbServer) -> None:
     assert "ERROR" not in done.stdout + done.stderr
 
 
-def kill_after(process: subprocess.Popen[bytes], run: Path, number: int) -> None:
-    """kill -9, some steps after a checkpoint."""
+def kill_after_a_checkpoint(process: subprocess.Popen[bytes], run: Path, number: int) -> None:
+    """kill -9 after so many lines, when there are steps in metrics.jsonl that no checkpoint has."""
     wait_for_lines(process, run / "metrics.jsonl", number)
+    deadline = time.monotonic() + 60
+    while True:  # it trains on while we look, so it is stopped for that
+        process.send_signal(signal.SIGSTOP)
+        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        if json.loads(lines[-1])["step"] > step_of(RunFolder(run).find("last")):
+            break
+        process.send_signal(signal.SIGCONT)
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
     process.kill()
     finish(process)
-    assert metrics(run)[-1]["step"] > step_of(RunFolder(run).find("last"))
 
 
 def test_an_online_run_has_every_step_samples_tags_and_group_on_the_server(folder: Path, server: WandbServer) -> None:
@@ -222,7 +246,7 @@ def test_an_online_run_says_one_line_about_it(folder: Path, server: WandbServer)
 
 def test_an_online_run_that_is_killed_and_resumed_has_every_step_once(folder: Path, server: WandbServer) -> None:
     run = folder / "runs" / "a"
-    kill_after(start(folder, "train.py", *ENDLESS, *ONLINE, env=server.environment), run, 50)
+    kill_after_a_checkpoint(start(folder, "train.py", *ENDLESS, *ONLINE, env=server.environment), run, 50)
     limit = f"train.max_steps={metrics(run)[-1]['step'] + 10}"
     succeed(folder, "train.py", "--resume", run, limit, "--quiet", env=server.environment)
     served = server.only_run()
@@ -236,7 +260,7 @@ def test_an_offline_run_that_is_interrupted_and_killed_has_every_step_once(folde
     wait_for_lines(process, run / "metrics.jsonl", 5)
     process.send_signal(signal.SIGINT)
     assert finish(process).code == 130
-    kill_after(start(folder, "train.py", "--resume", run, "--quiet"), run, 50)
+    kill_after_a_checkpoint(start(folder, "train.py", "--resume", run, "--quiet"), run, 50)
     limit = f"train.max_steps={metrics(run)[-1]['step'] + 10}"
     succeed(folder, "train.py", "--resume", run, limit, "--quiet")
     sync(folder, server)
@@ -338,7 +362,7 @@ def test_a_wandb_that_dies_on_the_way_is_said_once() -> None:
     dashboard = Dashboard(BrokenRun(), said.append)
     dashboard.log(1, {"train/loss": 1.0})
     dashboard.log(2, {"train/loss": 1.0})
-    dashboard.note_best(2, 1.0)
+    dashboard.sum_up()
     dashboard.finish(0)
     assert said == ["wandb could not take a metric and is off from here on: its process has died"]
 
@@ -404,7 +428,7 @@ def test_a_server_that_dies_on_the_way_costs_seconds_at_the_end(
     done = finish(run_whose_server_dies)
     assert time.monotonic() - began < 40
     assert done.code == 0
-    assert "finished at step 100" in done.out
+    assert f"finished at step {DYING_STEPS}" in done.out
     assert "Traceback" not in done.err
 
 

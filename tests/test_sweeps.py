@@ -17,13 +17,6 @@ SWEEPS = sorted((ROOT / "config" / "sweeps").glob("*.yaml"))
 SMALL = (*TINY_MODEL, "train.max_steps=2", "train.eval_interval=2", "train.batch_size=4")
 
 
-@pytest.fixture
-def server() -> Iterator[WandbServer]:
-    running = WandbServer()
-    yield running
-    running.stop()
-
-
 def values(parameter: dict[str, Any]) -> list[Any]:
     """The values at the ends of a parameter's range, or all of them."""
     return parameter.get("values") or [parameter["min"], parameter["max"]]
