@@ -6,6 +6,7 @@ Writing these files is the tracker's business.
 import contextlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from engine.run_folder import RunFolder
@@ -15,25 +16,36 @@ SAMPLE_END = "\n\n"
 
 
 def read_lines(metrics: Path) -> list[dict[str, float]]:
-    """What was measured. A file that somebody has removed or damaged is no reason to end a run badly."""
-    lines: list[dict[str, float]] = []
-    with contextlib.suppress(OSError, ValueError):
-        lines += [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    return lines
+    """What was measured, as far as it can be read: a damaged line is no reason to end a run badly."""
+    try:
+        written = metrics.read_bytes().splitlines()
+    except OSError:
+        return []
+    return [line for line in map(read_line, written) if line is not None]
 
 
-def read_samples(folder: RunFolder, steps: set[int]) -> dict[int, str]:
-    """What the model wrote at these steps."""
+def read_line(written: bytes) -> dict[str, float] | None:
+    """The step and the numbers (or None) of a line; None for one that the tracker has not written."""
+    with contextlib.suppress(ValueError, RecursionError):
+        line = json.loads(written)
+        if isinstance(line, dict) and type(line.get("step")) is int:
+            numbers = (value is None or isinstance(value, int | float) for value in line.values())
+            return line if all(numbers) else None
+    return None
+
+
+def read_samples(folder: RunFolder, steps: Sequence[int]) -> dict[int, str]:
+    """What the model wrote at these steps, which are all that were evaluated, in their order."""
     samples: dict[int, str] = {}
     with contextlib.suppress(OSError, ValueError), folder.samples_file.open(encoding="utf-8", newline="") as file:
         text = file.read()
-        start, last = 0, -1
+        start, last, expected = 0, -1, iter(steps)
+        step = next(expected, None)
         for heading in HEADING.finditer(text):
-            step = int(heading[1])
-            if step not in steps or step <= last:
+            if int(heading[1]) != step:
                 continue  # no heading of ours: the model wrote it
             samples[last] = text[start : heading.start()].removesuffix(SAMPLE_END)
-            start, last = heading.end(), step
+            start, last, step = heading.end(), step, next(expected, None)
         samples[last] = text[start:].removesuffix(SAMPLE_END)
     samples.pop(-1, None)
     return samples
