@@ -306,13 +306,14 @@ def go_back(run: RunFolder, progress: Mapping[str, Any], report: Callable[[str],
     The best stays the best, also where it was set aside, until an evaluation is as good. One that is damaged does not.
     """
     later = run.later_than(progress["step"])
+    if later:  # first of all: a killed process must not leave the id of a run whose steps are told anew
+        run.wandb_id_file.unlink(missing_ok=True)  # what comes is another run there: a server forgets no step
     best = run.known_best()
     if best is not None and run.file_of(best) in later and not is_whole(run.file_of(best)):
         run.best_file.unlink(missing_ok=True)
     aside = [run.set_aside(path).name for path in later]
     run.note_best(best_of(progress))
     if aside:
-        run.wandb_id_file.unlink(missing_ok=True)  # what comes is another run there: a server forgets no step
         report(
             f"back     to step {progress['step']}: what came later is kept as {', '.join(aside)}; "
             "metrics.jsonl and samples.txt are cut back"

@@ -426,6 +426,18 @@ def test_going_back_sets_aside_what_came_later_and_says_so(tiny):
     assert len(said) == 1
 
 
+def test_going_back_forgets_the_id_on_wandb_before_anything_else(tiny):
+    run = tiny.run()
+    run.wandb.mkdir()
+    run.wandb_id_file.write_text("a-1", encoding="utf-8")
+    run.best_file.write_text('{"step": 2, "val_loss": 0.1}', encoding="utf-8")
+    run.best_file.with_name(f".{run.best_file.name}.{os.getpid()}.tmp").mkdir()  # so that it ends in the middle
+    with pytest.raises(CheckpointError, match="could not be written"):
+        go_back(run, load_checkpoint(run.checkpoint_file(1)).progress, print)
+    assert run.checkpoint_file(2).exists()
+    assert not run.wandb_id_file.exists()
+
+
 def test_a_best_that_is_damaged_is_no_longer_the_best_when_a_run_goes_back(tiny):
     run = tiny.run()
     run.checkpoint_file(2).write_bytes(b"")
