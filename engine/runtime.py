@@ -78,12 +78,12 @@ class Runtime:
             torch.mps.synchronize()
 
     def peak_memory(self) -> int | None:
-        """The most bytes that this process has taken so far: of the GPU, or of the machine where it trains on the CPU.
+        """The most bytes taken so far: of the GPU by torch, or where it trains on the CPU by this process.
 
         On Apple GPUs what it has now. None where the system does not tell.
         """
         if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device)
+            return torch.cuda.max_memory_reserved(self.device)  # allocated counts tensors only
         if self.device.type == "mps":
             return torch.mps.driver_allocated_memory()
         return peak_resident_bytes()

@@ -316,8 +316,10 @@ def test_the_memory_of_a_process_is_the_most_that_it_has_held():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_the_memory_of_a_gpu_is_the_most_that_was_held():
+def test_the_memory_of_a_gpu_is_the_most_that_torch_has_taken():
     runtime = choose_runtime(RuntimeConfig(device="cuda"), SMALL)
     before = runtime.peak_memory()
-    torch.ones(2**28, dtype=torch.uint8, device="cuda")
-    assert runtime.peak_memory() >= max(before, 2**28)
+    held = torch.ones(2**28 + 1, dtype=torch.uint8, device="cuda")
+    taken = torch.cuda.memory_reserved()  # whole blocks, more than the tensors in them
+    del held
+    assert runtime.peak_memory() >= max(before, taken)
