@@ -20,7 +20,7 @@ from config.load import config_to_dict
 from config.schema import Config
 from engine.files import write_text
 from engine.history import read_lines, read_samples
-from engine.parts import drop_unsent, last_sent
+from engine.parts import drop, last_sent, parts, unsent
 from engine.run_folder import RunFolder
 from errors import ConfigError
 
@@ -99,16 +99,18 @@ class Dashboard:
                 page = f'<meta charset="utf-8"><pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
                 self.run.log({"sample": Html(page, inject=False)}, step=step)
 
-    def catch_up(self, folder: RunFolder) -> None:
-        """Report all that a resumed run has logged before, each step once, and its summary."""
+    def catch_up(self, folder: RunFolder) -> bool:
+        """Report all that a resumed run has logged before, each step once. Whether there was any, and all was taken."""
         lines = read_lines(folder.metrics_file)
-        samples = read_samples(folder, {int(line["step"]) for line in lines if "val/loss" in line})
-        for line in lines:
-            step = int(line.pop("step"))
-            self.report(step, {name: value for name, value in line.items() if value is not None})
-            if step in samples:
-                self.sample(step, samples[step])
+        with self.forgiving("what was logged before"):
+            samples = read_samples(folder, [int(line["step"]) for line in lines if "val/loss" in line])
+            for line in lines:
+                step = int(line["step"])
+                self.report(step, {name: line[name] for name in line.keys() - {"step"} if line[name] is not None})
+                if step in samples:
+                    self.sample(step, samples[step])
         self.sum_up()
+        return bool(lines) and self.run is not None
 
     def sum_up(self) -> None:
         """Show what the run comes to so far."""
@@ -153,24 +155,31 @@ def start_dashboard(config: Config, folder: RunFolder, say: Callable[[str], None
         except Exception as error:  # noqa: BLE001 - a foreign program that may fail in any way
             say(f"wandb does not start ({attempt}): {first_line(error)}")
         else:
-            dashboard.catch_up(folder)
             return dashboard
     return Dashboard(None, say)
 
 
 def begin(wandb: Any, mode: str, config: Config, folder: RunFolder, say: Callable[[str], None]) -> Dashboard:
-    """The dashboard of this process, which knows what the server has of the run already."""
+    """The dashboard of this process, which knows what the server has of the run already and has told it the rest."""
     name = run_id(folder)
     known = last_sent(folder, name)
     if known is None and mode == "offline":  # then it is told as a run of its own, from its first step
         folder.wandb_id_file.unlink(missing_ok=True)
         name, known = run_id(folder), -1
-    drop_unsent(folder, name)  # all of it is told again: a killed process has left it torn, and without its last steps
-    run = open_run(wandb, mode, config, folder)
+        say(f"wandb cannot know offline which steps the server has, so this goes on as another run there: {name}")
+    earlier, untold = parts(folder, name), unsent(folder, name)
+    try:
+        run = open_run(wandb, mode, config, folder, name)
+    except BaseException:
+        drop(set(parts(folder, name)) - set(earlier))  # nothing was sent of it, which nobody could tell later
+        raise
     if mode == "online":
         say(f"wandb    {run.url}")
         known = run.starting_step - 1  # the server's own word
-    return Dashboard(run, say, known=-1 if known is None else known)
+    dashboard = Dashboard(run, say, known=-1 if known is None else known)
+    if dashboard.catch_up(folder):
+        drop(untold)  # a killed process has left them torn, and without its last steps
+    return dashboard
 
 
 def wandb_mode(config: Config) -> str:
@@ -215,7 +224,7 @@ def answers(host: str, port: int) -> bool:
     return reached.is_set()
 
 
-def open_run(wandb: Any, mode: str, config: Config, folder: RunFolder) -> Any:
+def open_run(wandb: Any, mode: str, config: Config, folder: RunFolder, name: str) -> Any:
     """The wandb run of this run folder, continued where it was begun before."""
     settings = wandb.Settings(
         console="off",  # what is printed is not kept there
@@ -233,7 +242,7 @@ def open_run(wandb: Any, mode: str, config: Config, folder: RunFolder) -> Any:
         group=config.tracking.wandb_group,
         tags=config.tracking.wandb_tags or None,
         name=folder.path.name,
-        id=run_id(folder),
+        id=name,
         resume="allow",
         config=config_to_dict(config),
         settings=settings,
@@ -246,7 +255,7 @@ def open_run(wandb: Any, mode: str, config: Config, folder: RunFolder) -> Any:
 def run_id(folder: RunFolder) -> str:
     """The id of the run on wandb, the same whenever it is resumed: its name, with a few random letters.
 
-    A sweep gives ids of its own, in the variable `WANDB_RUN_ID`.
+    A sweep gives ids of its own, in the variable `WANDB_RUN_ID`: to a folder that never had one, not for another run.
     """
     file = folder.wandb_id_file
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -254,7 +263,7 @@ def run_id(folder: RunFolder) -> str:
         if RUN_ID.fullmatch(kept):
             return kept
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", folder.path.name).strip("-")[:48]
-    given = os.environ.get("WANDB_RUN_ID", "")
+    given = "" if any(folder.wandb.glob("*run-*")) else os.environ.get("WANDB_RUN_ID", "")
     made = given if RUN_ID.fullmatch(given) else f"{name}-{secrets.token_hex(3)}".lstrip("-")
     file.parent.mkdir(exist_ok=True)
     write_text(file, made + "\n")

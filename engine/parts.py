@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from engine.run_folder import RunFolder
@@ -24,16 +25,21 @@ def last_sent(folder: RunFolder, run_id: str) -> int | None:
     return last
 
 
-def drop_unsent(folder: RunFolder, run_id: str) -> None:
-    """Delete the parts that no server has seen."""
-    for part in parts(folder, run_id):
-        if not was_sent(part):
-            shutil.rmtree(part, ignore_errors=True)
+def unsent(folder: RunFolder, run_id: str) -> list[Path]:
+    """The parts that no server has seen."""
+    return [part for part in parts(folder, run_id) if not was_sent(part)]
+
+
+def drop(parts: Iterable[Path]) -> None:
+    """Delete parts, as far as the system lets us."""
+    for part in parts:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def parts(folder: RunFolder, run_id: str) -> list[Path]:
     """The parts of one run, oldest first."""
-    name = re.compile(rf"(offline-)?run-[0-9]{{8}}_[0-9]{{6}}-{re.escape(run_id)}")
+    # wandb adds a number where two begin in the same second.
+    name = re.compile(rf"(offline-)?run-[0-9]{{8}}_[0-9]{{6}}-{re.escape(run_id)}(-[0-9])?")
     return sorted(path for path in folder.wandb.glob("*run-*") if name.fullmatch(path.name) and path.is_dir())
 
 

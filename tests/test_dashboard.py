@@ -299,6 +299,59 @@ def test_a_run_that_goes_back_is_another_run_with_the_same_beginning(folder: Pat
     assert len(second.history()) == 5
 
 
+def test_an_online_start_that_fails_leaves_the_run_its_id(folder: Path, server: WandbServer) -> None:
+    server.refuses_runs = True
+    done = succeed(folder, "train.py", *SMALL, *ONLINE, "train.max_steps=2", env=server.environment)
+    assert "wandb does not start (online): " in done.err
+    assert "another run" not in done.err
+    run = folder / "runs" / "a"
+    succeed(folder, "train.py", "--resume", run, "train.max_steps=4", env={"WANDB_MODE": "offline"})
+    assert list(history(run)) == [1, 2, 3, 4]
+    assert {(run / "wandb" / "run_id.txt").read_text(encoding="utf-8").strip()} == {*server.refused}
+
+
+def test_an_online_run_that_was_killed_and_goes_on_offline_is_another_run_which_is_said(
+    folder: Path, server: WandbServer
+) -> None:
+    run = folder / "runs" / "a"
+    kill_after_a_checkpoint(start(folder, "train.py", *ENDLESS, *ONLINE, env=server.environment), run, 30)
+    limit = f"train.max_steps={metrics(run)[-1]['step'] + 2}"
+    done = succeed(folder, "train.py", "--resume", run, limit, env={"WANDB_MODE": "offline"})
+    name = (run / "wandb" / "run_id.txt").read_text(encoding="utf-8").strip()
+    assert name not in server.runs
+    assert done.err.count("another run") == 1
+    assert f"another run there: {name}\n" in done.err
+    assert list(history(run)) == [line["step"] for line in metrics(run)]
+
+
+def test_a_part_that_was_never_sent_is_kept_where_nothing_takes_its_place(folder: Path) -> None:
+    succeed(folder, "train.py", *SMALL, "name=a", "train.max_steps=2")
+    run = folder / "runs" / "a"
+    (part,) = (run / "wandb").glob("offline-run-*")
+    broken = {"PYTHONPATH": str(folder / "broken")}
+    (folder / "broken").mkdir()
+    (folder / "broken" / "wandb.py").write_text("def init(**options): raise OSError('no room')\nSettings = dict\n")
+    succeed(folder, "train.py", "--resume", run, "train.max_steps=3", env=broken)
+    assert part.is_dir()
+    (run / "metrics.jsonl").write_bytes(b"")
+    succeed(folder, "train.py", "--resume", run, "train.max_steps=4")
+    assert part.is_dir()
+
+
+def test_lines_that_nobody_can_read_do_not_end_training(folder: Path) -> None:
+    succeed(folder, "train.py", *SMALL, "name=a", "train.max_steps=2")
+    run = folder / "runs" / "a"
+    file = run / "metrics.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"[" + b" " * (len(lines[0]) - 2) + b"\n" + lines[1])  # as long as it was: a resume cuts it back
+    done = succeed(folder, "train.py", "--resume", run, "train.max_steps=3")
+    assert "wandb" not in done.err
+    assert list(history(run)) == [2, 3]
+    file.write_bytes(b'{"loss":1}' + b" " * (len(lines[0]) - 11) + b"\n" + file.read_bytes()[len(lines[0]) :])
+    succeed(folder, "train.py", "--resume", run, "train.max_steps=4")
+    assert list(history(run)) == [2, 3, 4]
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_server_that_rejects_the_key_is_one_line_and_an_offline_run(
     folder: Path, server: WandbServer, status: int
@@ -438,3 +491,14 @@ def test_a_sweep_gives_its_own_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert run_id(folder) == "x1y2z3"
     monkeypatch.setenv("WANDB_RUN_ID", "another")
     assert run_id(folder) == "x1y2z3"
+
+
+def test_a_run_that_becomes_another_one_does_not_take_the_given_id_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path)
+    monkeypatch.setenv("WANDB_RUN_ID", "x1y2z3")
+    assert run_id(folder) == "x1y2z3"
+    (folder.wandb / "run-20300101_000001-x1y2z3").mkdir()
+    folder.wandb_id_file.unlink()
+    assert run_id(folder).startswith(tmp_path.name[:9])

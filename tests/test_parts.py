@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.parts import drop_unsent, last_sent, parts
+from engine.parts import drop, last_sent, parts, unsent
 from engine.run_folder import RunFolder
 
 FIRST, SECOND = "20300101_000001", "20300101_000002"
@@ -30,22 +30,24 @@ def part(run: RunFolder, name: str, *, step: int | None = None, synced: bool = F
 
 def test_a_run_without_parts_was_never_sent(run: RunFolder) -> None:
     assert last_sent(run, "a") == -1
-    drop_unsent(run, "a")
+    assert unsent(run, "a") == []
 
 
 def test_parts_are_those_of_the_run_and_not_of_one_with_a_name_like_it(run: RunFolder) -> None:
-    mine = [part(run, f"offline-run-{FIRST}-a"), part(run, f"run-{SECOND}-a")]
+    mine = [part(run, f"offline-run-{FIRST}-a"), part(run, f"run-{SECOND}-a"), part(run, f"run-{SECOND}-a-1")]
     part(run, f"offline-run-{FIRST}-b-a")
+    part(run, f"offline-run-{FIRST}-a-123456")
     (run.wandb / "latest-run").symlink_to(mine[1])
     assert parts(run, "a") == mine
 
 
-def test_only_what_no_server_has_seen_is_dropped(run: RunFolder) -> None:
-    unsent, other = part(run, f"offline-run-{FIRST}-a"), part(run, f"offline-run-{FIRST}-b")
+def test_unsent_is_what_no_server_has_seen(run: RunFolder) -> None:
+    kept, other = part(run, f"offline-run-{FIRST}-a"), part(run, f"offline-run-{FIRST}-b")
     sent = [part(run, f"offline-run-{SECOND}-a", step=7, synced=True), part(run, f"run-{FIRST}-a", step=5)]
     assert last_sent(run, "a") == 7
-    drop_unsent(run, "a")
-    assert not unsent.exists()
+    assert unsent(run, "a") == [kept]
+    drop([kept])
+    assert not kept.exists()
     assert all(path.exists() for path in (*sent, other))
 
 

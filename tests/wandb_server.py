@@ -60,12 +60,17 @@ class ServedRun:
 
 
 class WandbServer:
-    """The server. `refusal` is the HTTP status of all its answers, where it refuses to serve."""
+    """The server. `refusal` is the HTTP status of all its answers, where it refuses to serve.
+
+    Where it `refuses_runs`, it takes a key but no run; the ids of these are `refused`.
+    """
 
     def __init__(self) -> None:
         self.runs: dict[str, ServedRun] = {}
         self.files: dict[str, bytes] = {}  # by name: samples and what else is no line
         self.refusal: int | None = None
+        self.refuses_runs = False
+        self.refused: list[str] = []
         self.lock = threading.Lock()
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), self.handler())
         self.http.daemon_threads = True
@@ -128,6 +133,9 @@ class WandbServer:
             return 200, {}
         if "query" not in request:
             return 404, {}
+        if self.refuses_runs and "upsertBucket" in request["query"]:
+            self.refused.append(request["variables"]["name"])
+            return 400, {"errors": [{"message": "no such project"}]}
         return 200, {"data": self.data(request["query"], request.get("variables") or {})}
 
     def data(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
