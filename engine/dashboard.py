@@ -168,11 +168,10 @@ def begin(wandb: Any, mode: str, config: Config, folder: RunFolder, say: Callabl
         name, known = run_id(folder), -1
         say(f"wandb cannot know offline which steps the server has, so this goes on as another run there: {name}")
     earlier, untold = parts(folder, name), unsent(folder, name)
-    try:
+    with contextlib.ExitStack() as where_it_fails:  # nothing was sent of it then, which nobody could tell later
+        where_it_fails.callback(lambda: drop(set(parts(folder, name)) - set(earlier)))
         run = open_run(wandb, mode, config, folder, name)
-    except BaseException:
-        drop(set(parts(folder, name)) - set(earlier))  # nothing was sent of it, which nobody could tell later
-        raise
+        where_it_fails.pop_all()
     if mode == "online":
         say(f"wandb    {run.url}")
         known = run.starting_step - 1  # the server's own word
