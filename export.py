@@ -12,6 +12,8 @@ if __name__ == "__main__":
     with command_boundary():  # so that Ctrl-C ends quietly also in the second that torch and the model take to load
         import engine.loading  # noqa: F401
 
+from engine.loading import run_inputs
+from engine.output import check_unused
 from interop.gguf import check_gguf, write_gguf
 from interop.huggingface_folder import DTYPES, check_place, write_folder
 from interop.opening import open_model
@@ -22,6 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     options = read_command_line(arguments)
     check_output()
     out: Path = options.out
+    check_unused(out, "--out", inputs=run_inputs(options))
     if options.format == "hf":
         check_place(out, overwrite=options.overwrite)
     else:
@@ -50,7 +53,10 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=[*DTYPES], default="f32", help="f16: half the size, rounded (f32)")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
     parser.add_argument("--checkpoint", default="best", metavar="best|last|PATH", help="which weights (best)")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.out.name in ("", ".."):  # the folder that we are in, or one above it
+        options.out = options.out.resolve()
+    return options
 
 
 def size_of(path: Path) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from config.schema import DataConfig
-from data.cuts import LEARNT_PATTERN
+from data.cuts import LEARNING_PATTERN, LEARNT_PATTERN
 from data.sources import Source
 from data.store import FORMAT
 from data.text import EncodingError, ignore, read_text, read_with_others
@@ -61,7 +61,7 @@ class Corpus:
             sizes = {"char": config.min_char_count, "bpe": config.bpe_vocab_size}
             vocabulary = {"kind": kind, "size": sizes.get(kind), "unicode": config.unicode}
             if kind == "bpe":
-                vocabulary["pattern"] = LEARNT_PATTERN  # those of earlier versions had another
+                vocabulary["patterns"] = [LEARNING_PATTERN, LEARNT_PATTERN]  # those of earlier versions had others
         reading = [codecs.lookup(config.encoding).name, config.newlines, config.documents]
         digests = [[text.digest for text in part] for part in (self.train, self.val)]
         key = json.dumps([FORMAT, vocabulary, reading, digests], sort_keys=True)

@@ -1,5 +1,6 @@
 """Where a command's result goes: a file that somebody named, and never one that is needed. No torch here."""
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,22 +20,33 @@ def output_path(name: str | None, option: str, *, inputs: Mapping[str, str | Non
         return None
     path = local_path(name)
     where = f"{option} {shown_path(path)}"
+    check_unused(path, option, inputs=inputs)
     try:
-        target = path.resolve()
-        for input_option, given in inputs.items():
-            if given not in (None, "-") and target == local_path(given).resolve() and not target.is_dir():
-                raise UserError(f"{where}: this is the {input_option}; name another file")
-        folder = target.parent if path.is_symlink() else path.parent
+        folder = path.resolve().parent if path.is_symlink() else path.parent
         if not folder.is_dir():
             raise UserError(f"{where}: there is no folder {shown_path(folder)}; make it first")
         if path.is_dir():
             raise UserError(f"{where}: this is a folder; name a file in it")
+    except OSError as error:
+        raise UserError(f"{where}: {error.strerror or error}; name another file") from error
+    return path
+
+
+def check_unused(path: Path, option: str, *, inputs: Mapping[str, str | None]) -> None:
+    """Raise `UserError` for a place that cannot be, is part of a run, or is one of the command's own inputs."""
+    where = f"{option} {shown_path(path)}"
+    try:
+        target = path.resolve()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            target.lstat()
+        for input_option, given in inputs.items():
+            if given not in (None, "-") and target == local_path(given).resolve():
+                raise UserError(f"{where}: this is the {input_option}; name another place")
     except (OSError, ValueError, RuntimeError) as error:  # a name that is too long, or holds a NUL; a loop of links
-        raise UserError(f"{where}: {getattr(error, 'strerror', None) or error}; name another file") from error
+        raise UserError(f"{where}: {getattr(error, 'strerror', None) or error}; name another place") from error
     run = run_of(target)
     if run is not None:
-        raise UserError(f"{where}: this belongs to the run {shown_path(run)}; name another file")
-    return path
+        raise UserError(f"{where}: this belongs to the run {shown_path(run)}; name another place")
 
 
 def run_of(path: Path) -> Path | None:

@@ -20,7 +20,7 @@ from data.tokenizer import END_OF_TEXT, CharTokenizer, Tokenizer
 from engine.checkpoint import Checkpoint
 from engine.files import replacing
 from errors import UserError
-from interop.huggingface_folder import generation_fields, rounded
+from interop.huggingface_folder import MARK, check_range, generation_fields, rounded
 from interop.merges import merges_of, merges_of_characters, visible_text
 from model import ROTARY_THETA
 
@@ -78,17 +78,18 @@ def check_gguf(path: Path, *, overwrite: bool) -> None:
         raise UserError(f"{shown}: there is no folder {shown_path(path.parent)}; make it first")
     if not os.path.lexists(path):
         return
-    if not is_gguf(path):
-        raise UserError(f"{shown}: is no GGUF file, so it is not replaced; name another file")
+    if not is_ours(path):
+        raise UserError(f"{shown}: is no GGUF file of this program, so it is not replaced; name another file")
     if not overwrite:
         raise UserError(f"{shown}: exists already; replace it (--overwrite) or name another file")
 
 
-def is_gguf(path: Path) -> bool:
-    """Whether a file of this format stands there."""
+def is_ours(path: Path) -> bool:
+    """Whether a file of this format stands there that this program wrote: its mark is among the first settings."""
     try:
         with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
+            head = file.read(512)
+            return head.startswith(MAGIC) and MARK.encode() in head
     except OSError:
         return False
 
@@ -102,17 +103,19 @@ def write_gguf(path: Path, checkpoint: Checkpoint, *, dtype: str = "f32", report
 
     config = checkpoint.config.model
     vocabulary = vocabulary_of(checkpoint.tokenizer)
-    weights = rounded(checkpoint, "f32")
-    rounded(checkpoint, dtype)  # which finds out what f16 cannot hold
+    tensors = tensors_of(config, rounded(checkpoint, "f32"))
+    stored = {name: as_stored(name, weight, dtype) for name, weight in tensors.items()}
+    check_range(stored, checkpoint)
     for note in vocabulary.notes:
         report(f"note     {note}")
     with replacing(path) as temporary:
         writer = gguf.GGUFWriter(temporary, config.architecture)
         try:
+            writer.add_bool(MARK, True)
             add_settings(writer, config, dtype)
             add_vocabulary(writer, vocabulary, checkpoint)
-            for name, weight in tensors_of(config, weights).items():
-                writer.add_tensor(name, as_stored(name, weight, dtype).numpy())
+            for name, weight in stored.items():
+                writer.add_tensor(name, weight.numpy())
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
             writer.write_tensors_to_file()

@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import secrets
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -14,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from config.schema import Config, DataConfig, ModelConfig
+from data.durable import sync_folder
 from data.paths import one_line, shown_path
 from data.tokenizer import END_OF_TEXT, Tokenizer
 from engine.archive import LOAD_ERRORS
@@ -33,6 +35,7 @@ CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json
 GENERATION, TOKENIZER_CONFIG, CARD = "generation_config.json", "tokenizer_config.json", "README.md"
 PARTS = (CONFIG, WEIGHTS, TOKENIZER, GENERATION, TOKENIZER_CONFIG, CARD)
 GPT2_VOCAB_SIZE = 50257
+MARK = "tiny_gpt.exported"  # in files that we wrote: what transformers saves again does not keep it
 
 
 def write_folder(path: Path, checkpoint: Checkpoint, *, dtype: str = "f32", overwrite: bool = False) -> None:
@@ -45,7 +48,7 @@ def write_folder(path: Path, checkpoint: Checkpoint, *, dtype: str = "f32", over
     weights = rounded(checkpoint, dtype)
     config, tokenizer = checkpoint.config.model, checkpoint.tokenizer
     with replacing_folder(path) as folder:
-        save_file(to_huggingface(config, weights), folder / WEIGHTS, metadata={"format": "pt"})
+        save_file(to_huggingface(config, weights), folder / WEIGHTS, metadata={"format": "pt", MARK: "1"})
         notes = {
             "step": checkpoint.step,
             "tokenizer": tokenizer.kind,
@@ -68,10 +71,15 @@ def rounded(checkpoint: Checkpoint, dtype: str) -> dict[str, Tensor]:
     """The weights as f32 or f16. Raises `CheckpointError` where they are damaged, or too large for f16."""
     weights = checkpoint.make_model(torch.device("cpu")).state_dict()
     weights = {name: weight.to(DTYPES[dtype]) for name, weight in weights.items()}
+    check_range(weights, checkpoint)
+    return weights
+
+
+def check_range(weights: dict[str, Tensor], checkpoint: Checkpoint) -> None:
+    """Raise `CheckpointError` for weights that rounding has made infinite."""
     for name, weight in weights.items():
         if not weight.isfinite().all():
             raise CheckpointError(f"{checkpoint.where}: weight {name!r} is too large for f16; use --dtype f32")
-    return weights
 
 
 def generation_fields(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -116,31 +124,51 @@ def check_place(path: Path, *, overwrite: bool) -> None:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether the folder is an export of this program."""
+    """Whether the folder is an export of this program, and has not been written by another since."""
     try:
-        return OURS in read_json(path / CONFIG)
-    except CheckpointError:
+        with safe_open(path / WEIGHTS, framework="pt") as file:
+            return MARK in (file.metadata() or {})
+    except (OSError, SafetensorError):
         return False
 
 
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that takes its place when the block ends well, and vanishes otherwise."""
-    temporary, old = (path.with_name(f".{path.name}.{os.getpid()}.{kind}") for kind in ("tmp", "old"))
+    """A temporary folder beside `path` that takes its place when the block ends well, and vanishes otherwise.
+
+    What stood there before is deleted only after that.
+    """
+    mark = secrets.token_hex(4)
+    temporary, old = (path.with_name(f".{path.name}.{mark}.{kind}") for kind in ("tmp", "old"))
     try:
         temporary.mkdir()
         try:
             yield temporary
-            if path.exists():
-                path.rename(old)
-            temporary.rename(path)
+            put_in_place(temporary, path, old)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+        sync_folder(path.parent)
     except OSError as error:
         raise CheckpointError(
             f"{shown_path(path)}: could not be written: {error.strerror or error}; make room, or name another folder"
         ) from error
+
+
+def put_in_place(temporary: Path, path: Path, old: Path) -> None:
+    """Rename a folder to `path`, and to `old` what stands there; where that fails, all is as it was."""
+    for part in temporary.iterdir():
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+    if not path.exists():
+        temporary.rename(path)
+        return
+    path.rename(old)
+    try:
+        temporary.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
 
 
 def write_json(path: Path, fields: dict[str, Any]) -> None:

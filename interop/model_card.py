@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from config.load import config_to_dict
 from data.paths import counted, escaped
@@ -24,7 +25,6 @@ def model_card(checkpoint: Checkpoint, dtype: str) -> str:
     """The card in Markdown, with what Hugging Face's hub reads at its top. Of paths on this machine, the names only."""
     model, tokenizer = checkpoint.config.model, checkpoint.tokenizer
     num_parameters = count_parameters(model, tokenizer.vocab_size)
-    prompt = tokenizer.decode([checkpoint.data["start_id"]]) or tokenizer.decode([0])
     lines = (
         "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n",
         f"# A small {model.architecture} model\n",
@@ -34,7 +34,7 @@ def model_card(checkpoint: Checkpoint, dtype: str) -> str:
         f"- Tokens: {_tokens(tokenizer)}",
         f"- Training: {counted(checkpoint.step, 'step')}",
         f"- Loss: {_losses(checkpoint)}",
-        f"\n## Use\n\n{USE.format(prompt=prompt)}\n",
+        f"\n## Use\n\n{USE.format(prompt=_prompt(tokenizer))}\n",
         f"## Settings\n\n```yaml\n{_settings(checkpoint)}\n```",
     )
     return "\n".join(lines) + "\n"
@@ -54,7 +54,16 @@ def _settings(checkpoint: Checkpoint) -> str:
 def _text(checkpoint: Checkpoint) -> str:
     if not checkpoint.data["fingerprint"]:
         return "unknown; the model was imported"
-    return ", ".join(f"`{escaped(Path(name).name)}`" for name in entries_of(checkpoint.config.data.source))
+    names = entries_of(checkpoint.config.data.source)
+    # Of an address the path only: what stands behind it may be a key.
+    paths = [urlsplit(name).path if "://" in name else name for name in names]
+    return ", ".join(f"`{escaped(Path(path).name)}`" for path in paths)
+
+
+def _prompt(tokenizer: Tokenizer) -> str:
+    """Something that the model knows and that can be read: the first such token."""
+    texts = (tokenizer.decode([token]) for token in range(tokenizer.vocab_size))
+    return next((text for text in texts if text.isalpha() and text.isascii()), "") or tokenizer.decode([0])
 
 
 def _tokens(tokenizer: Tokenizer) -> str:

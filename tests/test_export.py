@@ -44,12 +44,16 @@ def test_what_stands_there_is_not_replaced(tiny: Tiny, monkeypatch: pytest.Monke
     (tiny.folder / "thesis.gguf").write_text("years of work", encoding="utf-8")
     (tiny.folder / "folder").mkdir()
     for form, out, words in (
-        ("gguf", "thesis.gguf", "is no GGUF file, so it is not replaced"),
+        ("gguf", "thesis.gguf", "is no GGUF file of this program, so it is not replaced"),
         ("gguf", "folder", "is a folder; name a file in it"),
         ("gguf", "nowhere/a.gguf", "there is no folder nowhere"),
         ("hf", "thesis.gguf", "exists and is no folder"),
         ("hf", "runs", "holds tiny, so it is not replaced"),
         ("hf", "nowhere/a", "there is no folder nowhere"),
+        ("hf", ".", "so it is not replaced"),
+        ("hf", "runs/tiny", "this is the model (RUN)"),
+        ("gguf", "runs/tiny/checkpoints/step_00000009.pt", "this belongs to the run"),
+        ("gguf", "x" * 300, "File name too long"),
     ):
         assert words in refused("runs/tiny", "--format", form, "--out", out, "--overwrite")
     assert (tiny.folder / "thesis.gguf").read_text(encoding="utf-8") == "years of work"

@@ -201,11 +201,12 @@ def test_a_vocabulary_that_llama_cannot_have_is_refused_in_one_line(folder: Path
 
 
 def test_a_place_where_something_else_stands_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(b"GGUF...")
+    (tmp_path / "a.gguf").write_bytes(b"GGUF... tiny_gpt.exported ...")
     with pytest.raises(UserError, match="exists already"):
         check_gguf(tmp_path / "a.gguf", overwrite=False)
     check_gguf(tmp_path / "a.gguf", overwrite=True)
     check_gguf(tmp_path / "new.gguf", overwrite=False)
-    (tmp_path / "text").write_bytes(b"")
-    with pytest.raises(UserError, match="is no GGUF file, so it is not replaced"):
-        check_gguf(tmp_path / "text", overwrite=True)
+    for content in (b"", b"GGUF of somebody else", b"tiny_gpt.exported"):
+        (tmp_path / "other").write_bytes(content)
+        with pytest.raises(UserError, match="is no GGUF file of this program, so it is not replaced"):
+            check_gguf(tmp_path / "other", overwrite=True)

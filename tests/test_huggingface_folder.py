@@ -154,6 +154,34 @@ def test_only_an_earlier_export_is_ever_replaced(tiny: Tiny) -> None:
         check_place(tiny.folder / "a" / "b", overwrite=False)
 
 
+def test_an_export_that_another_program_has_written_since_is_not_ours(tiny: Tiny) -> None:
+    out = tiny.folder / "out"
+    write_folder(out, checkpoint_of(tiny))
+    transformers.AutoModelForCausalLM.from_pretrained(out).save_pretrained(out)
+    with pytest.raises(UserError, match="holds a model of others, so it is not replaced"):
+        check_place(out, overwrite=True)
+
+
+def test_where_the_last_step_fails_the_earlier_export_is_still_there(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, out = checkpoint_of(tiny), tiny.folder / "out"
+    write_folder(out, checkpoint)
+    before = (out / "model.safetensors").read_bytes()
+    rename = Path.rename
+
+    def refusing(path: Path, target: Path) -> Path:
+        if path.name.endswith(".tmp"):
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refusing)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        write_folder(out, checkpoint, overwrite=True)
+    assert (out / "model.safetensors").read_bytes() == before
+    assert not [path for path in tiny.folder.iterdir() if path.name.startswith(".")]
+
+
 @every_model
 def test_a_folder_of_transformers_has_the_same_logits_here(tmp_path: Path, architecture: str) -> None:
     model = save_foreign(tmp_path / "foreign", architecture)

@@ -33,3 +33,19 @@ def test_of_an_imported_model_the_text_is_unknown(tiny: Tiny) -> None:
     assert "stdlib" not in card
     assert "model.d_model: 16" in card
     assert "train." not in card
+
+
+def test_of_an_address_only_the_name_is_told(tiny: Tiny) -> None:
+    checkpoint = load_checkpoint(tiny.run().checkpoint_file(1))
+    data = checkpoint.config.data.model_copy(update={"source": "https://me:pass@example.org/a/books.txt?sig=SECRET"})
+    checkpoint.config = checkpoint.config.model_copy(update={"data": data})
+    card = model_card(checkpoint, "f32")
+    assert "- Text: `books.txt`" in card
+    assert "SECRET" not in card
+    assert "pass" not in card
+
+
+def test_the_example_begins_with_something_that_can_be_read(tiny: Tiny) -> None:
+    for kind, prompt in (("char", "a"), ("byte", "A")):
+        card = model_card(load_checkpoint(tiny.run(f"data.tokenizer={kind}", name=kind).checkpoint_file(1)), "f32")
+        assert f"write('{prompt}', max_new_tokens=200)" in card

@@ -99,14 +99,16 @@ def test_the_python_of_the_readme_works(
     if not (folder / "my_model").exists():
         assert export.main(["runs/quickstart", "--format", "hf", "--out", "my_model"]) == 0
     exec(elsewhere, {})
-    assert "def " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert out.startswith("def ")
+    assert len(out) > len("def \n") + 20
 
 
 def test_the_file_of_the_readmes_modelfile_runs_in_llama(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     monkeypatch.chdir(folder)
     (name,) = re.findall(r"^FROM \./(.+)$", readme, re.MULTILINE)
-    assert f"llama-cli -m {name} " in readme
+    assert f"llama-completion -m {name} " in readme
     if not Path(name).exists():
         if not (folder / "runs" / "quickstart").exists():
             assert train.main(TINY_RUN) == 0

@@ -149,9 +149,9 @@ def test_the_model_is_not_written_over(home: Path) -> None:
     checkpoint = next((home / "runs" / "one" / "checkpoints").glob("*.pt"))
     shutil.copy(checkpoint, home / "copied.pt")
     refused = call(home, "visualize.py", "copied.pt", "--text", "the", "--out", "copied.pt")
-    assert refused.error() == "error: --out copied.pt: this is the model (RUN); name another file"
+    assert refused.error() == "error: --out copied.pt: this is the model (RUN); name another place"
     refused = call(home, "visualize.py", "--text", "the", "--out", f"runs/one/checkpoints/{checkpoint.name}")
-    assert refused.error().endswith(": this belongs to the run " + str(home / "runs" / "one") + "; name another file")
+    assert refused.error().endswith(": this belongs to the run " + str(home / "runs" / "one") + "; name another place")
     assert (home / "copied.pt").read_bytes() == checkpoint.read_bytes()
 
 
