@@ -311,7 +311,7 @@ class TestOutput:
         Path("mine.txt").write_text("the", encoding="utf-8")
         for option in ("--prompt-file", "--prompts-file"):
             message = refused(write, option, "mine.txt", "--out", Path("mine.txt").absolute())
-            assert f"this is the {option}; name another file" in message
+            assert f"this is the {option}; name another place" in message
 
     def test_what_an_explicit_device_or_precision_became_is_said(self, write: Any) -> None:
         _, err = write("--precision", "fp16", "--device", "cpu", "--max-new-tokens", 2)
