@@ -149,9 +149,10 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
         sync_folder(path.parent)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or one_line(error)
         raise CheckpointError(
-            f"{shown_path(path)}: could not be written: {error.strerror or error}; make room, or name another folder"
+            f"{shown_path(path)}: could not be written: {reason}; make room, or name another folder"
         ) from error
 
 

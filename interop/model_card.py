@@ -17,7 +17,7 @@ USE = """```python
 from transformers import pipeline
 
 write = pipeline("text-generation", model="PATH OF THIS FOLDER")
-print(write({prompt!r}, max_new_tokens=200)[0]["generated_text"])
+print(write({prompt!r}, max_new_tokens={length})[0]["generated_text"])
 ```"""
 
 
@@ -25,6 +25,7 @@ def model_card(checkpoint: Checkpoint, dtype: str) -> str:
     """The card in Markdown, with what Hugging Face's hub reads at its top. Of paths on this machine, the names only."""
     model, tokenizer = checkpoint.config.model, checkpoint.tokenizer
     num_parameters = count_parameters(model, tokenizer.vocab_size)
+    length = min(200, max(1, model.context_length - 1))  # GPT-2 has no positions behind its window
     lines = (
         "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n",
         f"# A small {model.architecture} model\n",
@@ -34,7 +35,7 @@ def model_card(checkpoint: Checkpoint, dtype: str) -> str:
         f"- Tokens: {_tokens(tokenizer)}",
         f"- Training: {counted(checkpoint.step, 'step')}",
         f"- Loss: {_losses(checkpoint)}",
-        f"\n## Use\n\n{USE.format(prompt=_prompt(tokenizer))}\n",
+        f"\n## Use\n\n{USE.format(prompt=_prompt(tokenizer), length=length)}\n",
         f"## Settings\n\n```yaml\n{_settings(checkpoint)}\n```",
     )
     return "\n".join(lines) + "\n"

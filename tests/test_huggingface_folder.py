@@ -13,6 +13,7 @@ import torch
 import transformers
 from conftest import TEXT, Tiny
 from foreign_folders import save_foreign, save_foreign_gpt2
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from engine.checkpoint import Checkpoint, load_checkpoint
@@ -180,6 +181,16 @@ def test_where_the_last_step_fails_the_earlier_export_is_still_there(
         write_folder(out, checkpoint, overwrite=True)
     assert (out / "model.safetensors").read_bytes() == before
     assert not [path for path in tiny.folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
+
+    monkeypatch.setattr("interop.huggingface_folder.save_file", full)
+    with pytest.raises(CheckpointError, match=r"^\S+/out: could not be written: .*File too large.*; make room"):
+        write_folder(tiny.folder / "out", checkpoint_of(tiny))
+    assert not [path for path in tiny.folder.iterdir() if path.name.startswith((".", "out"))]
 
 
 @every_model
