@@ -4,6 +4,7 @@ Plain JSON: the library itself is not needed. What the ids are used for is not t
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from config.values import MAX_VOCAB_SIZE
@@ -107,8 +108,15 @@ def _from_fields(fields: Any, vocab_size: int) -> Tokenizer:
     by_id = _in_order(vocab, vocab_size)
     special = {token["content"] for token in fields.get("added_tokens") or []} | {END_OF_TEXT}
     unicode = _unicode_form(fields.get("normalizer"))
+    for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(name):
+            raise ValueError(f"its {name} is {model[name]!r:.40}, which is not known here")
+    if _adds_tokens(fields.get("post_processor")):
+        raise ValueError("its post_processor adds tokens to every text, which is not known here")
     before = fields.get("pre_tokenizer")
     if before is None:
+        if model["merges"]:
+            raise ValueError("it merges characters; only bytes merge here")
         return _characters_of(by_id, unk_token=model.get("unk_token"), unicode=unicode)
     if before == _BYTE_LEVEL and len(vocab) == 257 and not model["merges"]:
         tokens = [b"" if text in special else bytes_of(text) for text in by_id]
@@ -117,7 +125,7 @@ def _from_fields(fields: Any, vocab_size: int) -> Tokenizer:
             raise ValueError("its ids are not the bytes")
         return tokenizer
     tokens = [b"" if not text or text in special else bytes_of(text) for text in by_id]
-    check_merges(model["merges"], tokens)
+    check_merges(model["merges"], tokens, ignore_merges=bool(model.get("ignore_merges")))
     return byte_pair_tokenizer(tokens, pattern=_pattern_of(before), end_id=vocab[END_OF_TEXT], unicode=unicode)
 
 
@@ -175,13 +183,47 @@ def _pattern_of(before: Any) -> str:
     raise ValueError(f"its pattern is none that is known: {theirs!r:.60}")
 
 
-def check_merges(merges: Sequence[Any], tokens: Sequence[bytes]) -> None:
-    """Raise `ValueError` where the order of merges is not that of the ids, by which our byte pairs merge."""
+def _adds_tokens(processor: Any) -> bool:
+    """Whether what is done there to the ids of a text may add some."""
+    if processor is None or processor["type"] == "ByteLevel":
+        return False
+    if processor["type"] == "Sequence":
+        return any(map(_adds_tokens, processor["processors"]))
+    if processor["type"] == "TemplateProcessing":
+        return [*processor["single"][0]] != ["Sequence"] or len(processor["single"]) > 1
+    return True
+
+
+def check_merges(merges: Sequence[Any], tokens: Sequence[bytes], *, ignore_merges: bool) -> None:
+    """Raise `ValueError` where the merges would not give the ids that our byte pairs, which merge by id, give.
+
+    They are in the order of the ids, and every token's own bytes merge to it. With `ignore_merges`, a pretoken that
+    is a token is taken as it is: there it is enough that the bytes merge as far as ours do.
+    """
     ids = {token: number for number, token in enumerate(tokens) if token}
+    ranks: dict[tuple[bytes, bytes], int] = {}
     before = -1
     for merge in merges:
-        left, right = merge.split(" ") if isinstance(merge, str) else merge
-        made = ids[bytes_of(left) + bytes_of(right)]
+        left, right = map(bytes_of, merge.split(" ") if isinstance(merge, str) else merge)
+        made = ids[left + right]
         if made < before:
-            raise ValueError(f"{left!r} and {right!r} do not merge in the order of the ids")
+            raise ValueError(f"{visible_text(left)!r} and {visible_text(right)!r} do not merge in the order of the ids")
         before = made
+        ranks.setdefault((left, right), len(ranks))
+    for token in ids:
+        parts = _merged(token, ranks)
+        if len(parts) > 1 and (not ignore_merges or any(a + b in ids for a, b in pairwise(parts))):
+            raise ValueError(f"its merges do not make the token {visible_text(token)!r:.40}; download the file again")
+
+
+def _merged(token: bytes, ranks: dict[tuple[bytes, bytes], int]) -> list[bytes]:
+    """What is left of the token's bytes when all pairs have merged, those of the lowest rank first."""
+    parts = [token[i : i + 1] for i in range(len(token))]
+    while len(parts) > 1:
+        found = [ranks.get(pair, len(ranks)) for pair in pairwise(parts)]
+        lowest = min(found)
+        if lowest == len(ranks):
+            break
+        place = found.index(lowest)
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+    return parts

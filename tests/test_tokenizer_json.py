@@ -135,6 +135,10 @@ def changed(kind: str, *path: str, value: object) -> dict[str, Any]:
     return fields
 
 
+WHOLE_TEXT = {"Sequence": {"id": "A", "type_id": 0}}
+BEGINNING = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|endoftext|>"}}, WHOLE_TEXT]}
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -148,6 +152,16 @@ def changed(kind: str, *path: str, value: object) -> dict[str, Any]:
         (changed("bpe", "pre_tokenizer", value={"type": "Whitespace"}), "pre_tokenizer is none that is known"),
         (changed("bpe", "pre_tokenizer", "pretokenizers", value=[]), "not enough values"),
         (changed("bpe", "model", "merges", value=to_tokenizer_json(BPE)["model"]["merges"][::-1]), "order"),
+        (
+            changed("bpe", "model", "merges", value=to_tokenizer_json(BPE)["model"]["merges"][:3]),
+            "do not make the token",
+        ),
+        (changed("bpe", "model", "dropout", value=0.1), "dropout is 0.1"),
+        (changed("bpe", "model", "end_of_word_suffix", value="</w>"), "end_of_word_suffix is '</w>'"),
+        (changed("bpe", "model", "continuing_subword_prefix", value="##"), "continuing_subword_prefix is '##'"),
+        (changed("bpe", "post_processor", value=BEGINNING), "post_processor adds tokens"),
+        (changed("bpe", "post_processor", value={"type": "Sequence", "processors": [BEGINNING]}), "adds tokens"),
+        (changed("char", "model", "merges", value=["t h"]), "it merges characters"),
         (changed("char", "model", "vocab", "a", value=0), "two tokens have the id 0"),
         (changed("byte", "model", "vocab", value={"a": 0}), "pattern is none that is known"),
     ],
@@ -155,6 +169,23 @@ def changed(kind: str, *path: str, value: object) -> dict[str, Any]:
 def test_a_tokenizer_of_another_kind_is_refused_with_what_was_found(fields: object, words: str) -> None:
     with pytest.raises(DataError, match=rf"^some file: no tokenizer that can be used here: .*({words})"):
         from_tokenizer_json(fields, where="some file", vocab_size=330)
+
+
+@pytest.mark.parametrize("ignore_merges", [False, True])
+def test_merges_are_enough_only_where_the_library_gives_the_same_ids(ignore_merges: bool) -> None:
+    """Of all pairs that make a token, files list one; with one of those missing, the ids would be others."""
+    whole = to_tokenizer_json(BPE)
+    whole["model"]["ignore_merges"] = ignore_merges
+    whole["post_processor"] = {"type": "TemplateProcessing", "single": [WHOLE_TEXT], "pair": [], "special_tokens": {}}
+    library = tokenizers.Tokenizer.from_str(json.dumps(whole))
+    library.encode_special_tokens = True
+    assert from_tokenizer_json(whole, where="x", vocab_size=330).encode(TEXT[:99]).tolist() == (
+        library.encode(TEXT[:99], add_special_tokens=True).ids
+    )
+    last = whole["model"]["merges"][-1]
+    whole["model"]["merges"] = [pair for pair in whole["model"]["merges"] if "".join(pair) != "".join(last)]
+    with pytest.raises(DataError, match="its merges do not make the token"):
+        from_tokenizer_json(whole, where="x", vocab_size=330)
 
 
 def test_characters_in_another_order_than_ours_are_refused() -> None:
