@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from engine.checkpoint import Checkpoint
 from errors import CheckpointError, DataError, UserError
 from interop.huggingface import OURS, config_fields, from_huggingface, model_config, to_huggingface
 from interop.model_card import model_card
-from interop.tokenizer_json import from_tokenizer_json, to_tokenizer_json
+from interop.tokenizer_json import from_tokenizer_json, other_special_tokens, to_tokenizer_json
+from terminal import tell
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16}
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
@@ -181,17 +182,17 @@ def is_folder_of_weights(path: Path) -> bool:
     return (path / CONFIG).is_file()
 
 
-def read_folder(path: Path) -> Checkpoint:
+def read_folder(path: Path, report: Callable[[str], None] = tell) -> Checkpoint:
     """The model and the tokenizer of a folder, as a checkpoint of step 0 that knows no text and no optimizer.
 
-    Raises `CheckpointError` for what is missing, damaged, or cannot be expressed by our architectures.
+    What is otherwise here than with transformers is reported, in one line each. Raises `CheckpointError` for what is missing, damaged, or cannot be expressed by our architectures.
     """
     fields = read_json(path / CONFIG)
     model, vocab_size = model_config(fields, shown_path(path / CONFIG))
     files = weight_files(path)
     theirs = read_weights(files)
     weights = from_huggingface(model, vocab_size, theirs, shown_path(files[0]))
-    tokenizer = read_tokenizer(path, model, vocab_size)
+    tokenizer = read_tokenizer(path, model, vocab_size, report)
     notes = own_notes(fields)
     data = DataConfig(
         tokenizer=tokenizer.kind,
@@ -275,12 +276,17 @@ def read_weights(files: list[Path]) -> dict[str, Tensor]:
     return weights
 
 
-def read_tokenizer(path: Path, model: ModelConfig, vocab_size: int) -> Tokenizer:
+def read_tokenizer(path: Path, model: ModelConfig, vocab_size: int, report: Callable[[str], None]) -> Tokenizer:
     """The folder's own tokenizer; where there is none, that of the published GPT-2 for a model of its size."""
     try:
         if (path / TOKENIZER).is_file():
             fields = read_json(path / TOKENIZER)
-            return from_tokenizer_json(fields, where=shown_path(path / TOKENIZER), vocab_size=vocab_size)
+            tokenizer = from_tokenizer_json(fields, where=shown_path(path / TOKENIZER), vocab_size=vocab_size)
+            if others := other_special_tokens(fields):
+                more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+                names = ", ".join(f"{one_line(name):.40}" for name in others[:3])
+                report(f"tokens   {names}{more}: plain text here, and never generated")
+            return tokenizer
         if (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
             return read_vocab_and_merges(path, vocab_size)
         if model.architecture == "gpt2" and vocab_size == GPT2_VOCAB_SIZE:

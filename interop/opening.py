@@ -11,20 +11,23 @@ from engine.loading import open_run
 from errors import CheckpointError, UserError
 from interop.hub import fetch, is_hub_name
 from interop.huggingface_folder import is_folder_of_weights, read_folder
+from terminal import tell
 
 
-def open_model(run: str | Path | None = None, checkpoint: str = "best") -> Checkpoint:
+def open_model(
+    run: str | Path | None = None, checkpoint: str = "best", report: Callable[[str], None] = tell
+) -> Checkpoint:
     """The model of a run, a checkpoint file, a Hugging Face folder or a name on its hub; None: the newest run.
 
-    `checkpoint` is best, last or a file. Raises `CheckpointError` for what is missing or damaged, or cannot be
-    expressed by our architectures.
+    `checkpoint` is best, last or a file. `report` gets what is otherwise here than with transformers. Raises
+    `CheckpointError` for what is missing or damaged, or cannot be expressed by our architectures.
     """
     folder = None if run is None else foreign_folder(str(run))
     if folder is None:
         return open_run(run, checkpoint)
     if checkpoint != "best":
         raise UserError(f"--checkpoint {checkpoint} has no effect where RUN is a Hugging Face folder; leave it out")
-    return read_folder(folder)
+    return read_folder(folder, report)
 
 
 def foreign_folder(name: str) -> Path | None:
@@ -50,7 +53,7 @@ def load_base(config: Config, report: Callable[[str], None]) -> Checkpoint:
         folder = foreign_folder(name)
         if folder is None:
             return open_run(name)
-        base = read_folder(folder)
+        base = read_folder(folder, report)
     except CheckpointError as error:
         raise CheckpointError(f"train.init_from: {error}") from error
     if config.model.context_length >= base.config.model.context_length:

@@ -129,6 +129,11 @@ def _from_fields(fields: Any, vocab_size: int) -> Tokenizer:
     return byte_pair_tokenizer(tokens, pattern=_pattern_of(before), end_id=vocab[END_OF_TEXT], unicode=unicode)
 
 
+def other_special_tokens(fields: dict[str, Any]) -> list[str]:
+    """The tokens that such a file adds beside `<|endoftext|>`: here no text is encoded to them, none is generated."""
+    return [token["content"] for token in fields.get("added_tokens") or [] if token["content"] != END_OF_TEXT]
+
+
 def byte_pair_tokenizer(
     tokens: Sequence[bytes], *, pattern: str, end_id: int, unicode: UnicodeForm = "none"
 ) -> BpeTokenizer:

@@ -16,10 +16,12 @@ from foreign_folders import save_foreign, save_foreign_gpt2
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from data.bpe import train_bpe
 from engine.checkpoint import Checkpoint, load_checkpoint
 from errors import CheckpointError, UserError
 from interop.huggingface_folder import PARTS, check_place, read_folder, write_folder
 
+BPE = train_bpe([TEXT], 260)
 CPU = torch.device("cpu")
 SETTINGS = {
     "char": ("data.tokenizer=char",),
@@ -201,6 +203,19 @@ def test_a_folder_of_transformers_has_the_same_logits_here(tmp_path: Path, archi
     with torch.no_grad():
         expected = model(torch.tensor([[1, 2, 3]])).logits
     torch.testing.assert_close(logits(checkpoint, [1, 2, 3]), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_tokens_that_only_their_library_knows_are_named(tmp_path: Path) -> None:
+    folder, said = tmp_path / "foreign", []
+    save_foreign(folder, vocab_size=270, tokenizer=BPE)
+    read_folder(folder, said.append)
+    assert said == []
+    fields = json.loads((folder / "tokenizer.json").read_text())
+    for number, name in enumerate(["<|user|>", "<|a|>", "<|b|>", "<|c|>"], start=260):
+        fields["added_tokens"].append({"id": number, "content": name, "special": True})
+    (folder / "tokenizer.json").write_text(json.dumps(fields))
+    assert set(read_folder(folder, said.append).tokenizer.never_generated) == {*range(260, 270)}
+    assert said == ["tokens   <|user|>, <|a|>, <|b|> and 1 more: plain text here, and never generated"]
 
 
 def test_gpt2_brings_its_vocabulary_or_else_the_published_one_is_taken(
