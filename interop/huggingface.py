@@ -55,6 +55,7 @@ _FIXED: dict[str, dict[str, tuple[Any, tuple[Any, ...]]]] = {
         "scale_attn_by_inverse_layer_idx": (False, (False,)),
         "reorder_and_upcast_attn": (False, (False,)),
         "add_cross_attention": (False, (False,)),
+        "is_causal": (True, (True,)),
     },
     "qwen3": {
         "hidden_act": ("silu", ("silu", "swish")),
@@ -63,6 +64,7 @@ _FIXED: dict[str, dict[str, tuple[Any, tuple[Any, ...]]]] = {
         "use_sliding_window": (False, (False,)),
         "rope_theta": (ROTARY_THETA, (ROTARY_THETA,)),
         "rope_scaling": (None, (None,)),
+        "is_causal": (True, (True,)),
     },
 }
 # Their settings that decide nothing about the logits: names, what training drops, how generation ends, …
@@ -195,6 +197,8 @@ def _unsupported_in_qwen3(fields: Mapping[str, Any]) -> list[str]:
         if found != usual.get(name):
             faults.append(f"rope_parameters.{name} is {found!r:.40}, not {usual.get(name)!r}")
     layers = fields.get("layer_types") or []
+    if not isinstance(layers, list):
+        return [*faults, f"layer_types is {layers!r:.40}, not a list"]
     faults += [f"layer_types has {kind!r:.40}, not 'full_attention'" for kind in layers if kind != "full_attention"][:1]
     return faults
 
@@ -242,6 +246,7 @@ def from_huggingface(
     Raises `CheckpointError`, naming `where`, for one that is missing, left over, or of another shape.
     """
     left = _with_prefix(config, theirs, where)
+    _check_size(config, vocab_size, left, where)
     with torch.device("meta"):  # shapes only
         shapes = {name: weight.shape for name, weight in GPT(config, vocab_size).state_dict().items()}
     ours = {}
@@ -280,6 +285,25 @@ def _with_prefix(config: ModelConfig, theirs: Mapping[str, Tensor], where: str) 
             raise CheckpointError(f"{where}: weight {whole_name!r:.80} stands there twice; use another file")
         weights[whole_name] = weight
     return weights
+
+
+def _check_size(config: ModelConfig, vocab_size: int, theirs: Mapping[str, Tensor], where: str) -> None:
+    """Raise `CheckpointError` for settings far beyond what the weights can be of, before a model of them is built."""
+    prefix, blocks = _PREFIXES[config.architecture]
+    start = f"{prefix}{blocks}."
+    num_layers = len({name.removeprefix(start).partition(".")[0] for name in theirs if name.startswith(start)})
+    if config.num_layers > num_layers:
+        raise CheckpointError(
+            f"{where}: holds {num_layers} layers, but config.json asks for {config.num_layers}; use another file"
+        )
+    widest = max((size for weight in theirs.values() if weight.numel() for size in weight.shape), default=0)
+    asked = max(vocab_size, config.d_model, config.feed_forward_width)
+    if config.architecture == "gpt2":
+        asked = max(asked, config.context_length)
+    if asked > widest:
+        raise CheckpointError(
+            f"{where}: no weight is wider than {widest}, but config.json asks for a width of {asked}; use another file"
+        )
 
 
 def _take(left: dict[str, Tensor], name: str, shape: tuple[int, ...], where: str) -> Tensor:

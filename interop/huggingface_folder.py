@@ -185,7 +185,8 @@ def is_folder_of_weights(path: Path) -> bool:
 def read_folder(path: Path, report: Callable[[str], None] = tell) -> Checkpoint:
     """The model and the tokenizer of a folder, as a checkpoint of step 0 that knows no text and no optimizer.
 
-    What is otherwise here than with transformers is reported, in one line each. Raises `CheckpointError` for what is missing, damaged, or cannot be expressed by our architectures.
+    What is otherwise here than with transformers is reported, in one line each. Raises `CheckpointError` for what is
+    missing, damaged, or cannot be expressed by our architectures.
     """
     fields = read_json(path / CONFIG)
     model, vocab_size = model_config(fields, shown_path(path / CONFIG))

@@ -140,6 +140,20 @@ def test_a_weight_that_is_missing_left_over_or_of_another_shape_is_named() -> No
     assert "tie_word_embeddings" in refused(config, whole | {"lm_head.weight": torch.ones(VOCAB_SIZE, 16)})
 
 
+@every_model
+def test_a_model_far_larger_than_its_weights_is_refused_before_it_is_built(architecture: str) -> None:
+    weights = to_huggingface(tiny(architecture), ours(tiny(architecture)).state_dict())
+    for changes, words in (
+        ({"num_layers": 10**9}, "holds 2 layers, but config.json asks for 1000000000"),
+        ({"d_model": 10**9}, "no weight is wider than .*, but config.json asks for a width of"),
+        ({"d_ff": 10**9}, "asks for a width of 1000000000"),
+    ):
+        with pytest.raises(CheckpointError, match=rf"^weights: .*{words}"):
+            from_huggingface(tiny(architecture, **changes), VOCAB_SIZE, weights, "weights")
+    with pytest.raises(CheckpointError, match="asks for a width of 1000000000"):
+        from_huggingface(tiny(architecture), 10**9, weights, "weights")
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "words"),
     [
@@ -158,6 +172,8 @@ def test_a_weight_that_is_missing_left_over_or_of_another_shape_is_named() -> No
         ("qwen3", {"attention_bias": True}, "attention_bias is True, not False"),
         ("qwen3", {"use_sliding_window": True}, "use_sliding_window is True, not False"),
         ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types has 'sliding_attention'"),
+        ("qwen3", {"layer_types": 5}, "layer_types is 5, not a list"),
+        ("qwen3", {"is_causal": False}, "is_causal is False, not True"),
         ("qwen3", {"rope_theta": 1e6}, "rope_theta is 1000000.0, not 10000.0"),
         ("qwen3", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_scaling is .*yarn"),
         ("qwen3", {"rope_parameters": {"rope_theta": 1e6}}, "rope_parameters.rope_theta is 1000000.0, not 10000.0"),
