@@ -191,9 +191,11 @@ def read_folder(path: Path, report: Callable[[str], None] = tell) -> Checkpoint:
     fields = read_json(path / CONFIG)
     model, vocab_size = model_config(fields, shown_path(path / CONFIG))
     files = weight_files(path)
-    theirs = read_weights(files)
-    weights = from_huggingface(model, vocab_size, theirs, shown_path(files[0]))
     tokenizer = read_tokenizer(path, model, vocab_size, report)
+    weights = from_huggingface(model, vocab_size, read_weights(files), shown_path(files[0]))
+    end = fields.get("eos_token_id")
+    if end is not None and tokenizer.end_id not in (end if isinstance(end, list) else [end]):
+        report(f"ends     eos_token_id is {end!r:.40}, not {tokenizer.end_id} ({END_OF_TEXT}): texts may never end")
     notes = own_notes(fields)
     data = DataConfig(
         tokenizer=tokenizer.kind,

@@ -208,6 +208,8 @@ def test_a_folder_of_transformers_has_the_same_logits_here(tmp_path: Path, archi
 def test_tokens_that_only_their_library_knows_are_named(tmp_path: Path) -> None:
     folder, said = tmp_path / "foreign", []
     save_foreign(folder, vocab_size=270, tokenizer=BPE)
+    config = json.loads((folder / "config.json").read_text()) | {"eos_token_id": BPE.end_id}
+    (folder / "config.json").write_text(json.dumps(config))
     read_folder(folder, said.append)
     assert said == []
     fields = json.loads((folder / "tokenizer.json").read_text())
@@ -216,6 +218,17 @@ def test_tokens_that_only_their_library_knows_are_named(tmp_path: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(fields))
     assert set(read_folder(folder, said.append).tokenizer.never_generated) == {*range(260, 270)}
     assert said == ["tokens   <|user|>, <|a|>, <|b|> and 1 more: plain text here, and never generated"]
+
+
+@pytest.mark.parametrize(("end", "is_said"), [(256, False), ([7, 256], False), (None, False), (7, True), ([7], True)])
+def test_another_end_of_texts_than_ours_is_said(tmp_path: Path, end: object, is_said: bool) -> None:
+    folder, said = tmp_path / "foreign", []
+    save_foreign(folder)
+    fields = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(fields | {"eos_token_id": end}))
+    read_folder(folder, said.append)
+    line = f"ends     eos_token_id is {end}, not 256 (<|endoftext|>): texts may never end"
+    assert said == ([line] if is_said else [])
 
 
 def test_gpt2_brings_its_vocabulary_or_else_the_published_one_is_taken(
