@@ -23,7 +23,7 @@ from config.schema import Config, DataConfig, ModelConfig
 from data.durable import sync_folder
 from data.paths import one_line, shown_path
 from data.tokenizer import END_OF_TEXT, Tokenizer
-from engine.archive import LOAD_ERRORS
+from engine.archive import LOAD_ERRORS, DamagedError, check_extent, read_archive
 from engine.checkpoint import Checkpoint
 from errors import CheckpointError, DataError, UserError
 from interop.huggingface import OURS, config_fields, from_huggingface, model_config, to_huggingface
@@ -260,16 +260,11 @@ def read_weights(files: list[Path]) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     for file in files:
         try:
-            if file.suffix == ".safetensors":
-                part = load_file(file)
-            else:
-                with warnings.catch_warnings():  # of pickles that it may not know, which then fail
-                    warnings.simplefilter("ignore")
-                    part = torch.load(file, map_location="cpu", weights_only=True)
+            part = load_file(file) if file.suffix == ".safetensors" else read_torch_file(file)
             names = {name for name, weight in part.items() if isinstance(name, str) and isinstance(weight, Tensor)}
         except OSError as error:
             raise CheckpointError(f"{shown_path(file)}: {error.strerror or error}; download it again") from error
-        except (SafetensorError, *LOAD_ERRORS) as error:
+        except (SafetensorError, DamagedError, *LOAD_ERRORS) as error:
             raise CheckpointError(f"{shown_path(file)}: damaged, or no file of weights; download it again") from error
         if len(names) < len(part) or names & weights.keys():
             twice = sorted(names & weights.keys())
@@ -277,6 +272,18 @@ def read_weights(files: list[Path]) -> dict[str, Tensor]:
             raise CheckpointError(f"{shown_path(file)}: {fault}; use another one")
         weights |= part
     return weights
+
+
+def read_torch_file(file: Path) -> Any:
+    """What torch.save wrote to a file, today or before torch 1.6: then without checksums that could be compared."""
+    with file.open("rb") as opened:
+        if opened.read(4) == b"PK\x03\x04":
+            return read_archive(file)
+    with warnings.catch_warnings():  # of pickles that it may not know, which then fail
+        warnings.simplefilter("ignore")
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    check_extent(content, file.stat().st_size)
+    return content
 
 
 def read_tokenizer(path: Path, model: ModelConfig, vocab_size: int, report: Callable[[str], None]) -> Tokenizer:
@@ -306,7 +313,13 @@ def read_tokenizer(path: Path, model: ModelConfig, vocab_size: int, report: Call
 
 def read_vocab_and_merges(path: Path, vocab_size: int) -> Tokenizer:
     """GPT-2's vocabulary in the two files of before there was a tokenizer.json."""
-    lines = (path / "merges.txt").read_text(encoding="utf-8").splitlines()
+    try:
+        lines = (path / "merges.txt").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise CheckpointError(
+            f"{shown_path(path / 'merges.txt')}: cannot be read: {reason:.200}; download it again"
+        ) from error
     merges = [line for line in lines if line and not line.startswith("#version")]
     fields = {
         "model": {"type": "BPE", "vocab": read_json(path / "vocab.json"), "merges": merges},

@@ -306,6 +306,34 @@ def test_a_file_of_weights_is_not_trusted(
     assert not Path("harm").exists()
 
 
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_torch_file_that_is_changed_or_declares_more_than_it_holds_is_refused(tmp_path: Path, legacy: bool) -> None:
+    folder = tmp_path / "foreign"
+    save_foreign(folder)
+    weights = load_file(folder / "model.safetensors")
+    file = folder / "pytorch_model.bin"
+    (folder / "model.safetensors").unlink()
+    torch.save(weights | {"more": torch.ones(1).expand(10**9)}, file, _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin: damaged"):
+        read_folder(folder)
+    torch.save(weights, file, _use_new_zipfile_serialization=not legacy)
+    read_folder(folder)
+    if not legacy:
+        content = bytearray(file.read_bytes())
+        content[content.index(weights["transformer.wte.weight"].numpy().tobytes())] ^= 1
+        file.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"pytorch_model\.bin: damaged"):
+            read_folder(folder)
+
+
+def test_merges_that_are_no_text_are_named_before_the_weights_are_read(tmp_path: Path) -> None:
+    save_foreign_gpt2(tmp_path / "gpt2")
+    (tmp_path / "gpt2" / "merges.txt").write_bytes(b"\xff\xfe")
+    (tmp_path / "gpt2" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"merges\.txt: cannot be read: .*; download it again$"):
+        read_folder(tmp_path / "gpt2")
+
+
 def test_what_is_missing_in_a_folder_is_named(tmp_path: Path) -> None:
     save_foreign(tmp_path / "whole")
     for number, (name, content, words) in enumerate(
