@@ -1,7 +1,9 @@
 """Models that are named as on Hugging Face's hub, brought onto this machine by its library, which is optional."""
 
 import re
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from data.paths import one_line
 from errors import CheckpointError
@@ -12,6 +14,7 @@ _NAME = re.compile(
     r"gpt2(-medium|-large|-xl)?|distilgpt2|(?!runs/)[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}"
 )
 _WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "vocab.json", "merges.txt"]
+_WANTED_WITHOUT_SAFETENSORS = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
 
 def is_hub_name(name: str) -> bool:
@@ -26,14 +29,21 @@ def fetch(name: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Path:
     """
     try:
         import huggingface_hub
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+        from huggingface_hub.errors import HfHubHTTPError
     except ImportError as error:
         raise CheckpointError(
             f"{name}: no such run or folder; as a name on Hugging Face's hub it needs: pip install huggingface_hub"
         ) from error
+    # All that the library's own library for HTTP raises has a base among these, whichever of them that is. ValueError:
+    # names and proxies that cannot be.
+    errors: tuple[Any, ...] = (*HfHubHTTPError.__bases__, OSError, ValueError)
+    download = partial(huggingface_hub.snapshot_download, name, etag_timeout=timeout_seconds)
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=_WANTED, etag_timeout=timeout_seconds))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        folder = Path(download(allow_patterns=_WANTED))
+        if not any((folder / file).exists() for file in ("model.safetensors", "model.safetensors.index.json")):
+            folder = Path(download(allow_patterns=[*_WANTED, *_WANTED_WITHOUT_SAFETENSORS]))
+        return folder
+    except errors as error:
         raise CheckpointError(
             f"{name}: no such run or folder, and Hugging Face's hub does not give it ({one_line(error):.120}); check "
             "the name and the network, or download its files elsewhere and name their folder"
