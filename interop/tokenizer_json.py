@@ -101,7 +101,7 @@ def from_tokenizer_json(fields: object, *, where: str, vocab_size: int) -> Token
 
 def _from_fields(fields: Any, vocab_size: int) -> Tokenizer:
     model = fields["model"]
-    if model["type"] != "BPE":
+    if model.get("type", "BPE") != "BPE":  # the published files of GPT-2 do not name it
         raise ValueError(f"its model is {model['type']!r:.30}; only BPE can be read")
     vocab = dict(model["vocab"])
     vocab |= {token["content"]: token["id"] for token in fields.get("added_tokens") or []}

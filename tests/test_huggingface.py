@@ -158,6 +158,7 @@ def test_a_model_far_larger_than_its_weights_is_refused_before_it_is_built(archi
     ("architecture", "changes", "words"),
     [
         ("gpt2", {"model_type": "llama"}, "model_type is 'llama', but only gpt2 and qwen3"),
+        ("gpt2", {"model_type": []}, r"model_type is \[\], but only gpt2 and qwen3"),
         ("gpt2", {"activation_function": "relu"}, "activation_function is 'relu', not 'gelu_new'"),
         ("gpt2", {"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06, not 1e-05"),
         ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is False, not True"),
@@ -204,3 +205,8 @@ def test_settings_that_are_not_given_are_those_of_transformers(architecture: str
 def test_settings_without_effect_and_those_that_are_off_are_no_obstacle() -> None:
     fields = fields_of("gpt2", n_inner=None, attn_pdrop=0.1, task_specific_params={"a": 1}, something_new=False)
     assert model_config(fields, "x")[0] == tiny("gpt2")
+
+
+def test_settings_of_published_folders_that_change_no_logits_are_accepted() -> None:
+    published = {"_num_labels": 1, "output_past": True, "num_beams": 4, "temperature": 0.7, "finetuning_task": "lm"}
+    assert model_config(fields_of("gpt2", **published), "x") == model_config(fields_of("gpt2"), "x")

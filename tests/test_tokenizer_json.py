@@ -114,8 +114,9 @@ def test_the_published_vocabulary_is_recognized_and_has_the_published_ids(
     gpt2 = genuine_gpt2.tokenizer(tmp_path / "cache")
     assert gpt2.fingerprint == GPT2_FINGERPRINT
     assert theirs(gpt2).encode(TEXT).ids == gpt2.encode(TEXT).tolist()
-    published = {
-        "model": {"type": "BPE", "vocab": genuine_gpt2.vocabulary(), "merges": genuine_gpt2.merges()},
+    unset = {"dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": ""}
+    published = {  # without the model's type, as the file of GPT-2 was published
+        "model": {**unset, "fuse_unk": False, "vocab": genuine_gpt2.vocabulary(), "merges": genuine_gpt2.merges()},
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
     }
     for fields in (published, to_tokenizer_json(gpt2)):
