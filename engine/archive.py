@@ -81,6 +81,8 @@ def check_whole(file: BinaryIO) -> int:
         # torch reads nothing of what is marked as a folder, and leaves the tensor as the memory happens to be.
         if any(entry.is_dir() or entry.external_attr & MARK_OF_FOLDER for entry in entries):
             raise zipfile.BadZipFile("a folder in the place of a file")
+        if any(entry.header_offset < 0 for entry in entries):  # as a wrong place of the directory makes it
+            raise zipfile.BadZipFile("a part before the beginning")
         damaged = archive.testzip()
         if damaged is not None:
             raise zipfile.BadZipFile(damaged)

@@ -191,6 +191,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(position=st.integers(0, len(WHOLE) - 1), change=st.integers(1, 255))
 @example(position=WHOLE.rindex(b"PK\x01\x02", 0, WHOLE.index(b"/data/0", WHOLE.index(b"PK\x01\x02"))) + 38, change=16)
+@example(position=WHOLE.rindex(b"PK\x06\x06") + 48, change=1)  # where the directory begins: parts before the file does
 def test_any_changed_byte_is_noticed_or_changes_nothing(path: Path, position: int, change: int) -> None:
     damaged = bytearray(WHOLE)
     damaged[position] ^= change
