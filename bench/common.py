@@ -5,6 +5,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,6 +15,24 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [str(ROOT), *(path for path in sys.path if path != str(ROOT))]
 
 from config.schema import ModelConfig  # noqa: E402 - found by the line above
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's measures, the same for all that are compared."""
+
+    num_layers: int
+    num_heads: int
+    d_model: int
+    context_length: int
+    repeats: int  # of every round, since a short time is a noisy one
+
+    def __str__(self) -> str:
+        return f"{self.num_layers} layers, d {self.d_model}, context {self.context_length}"
+
+    def config(self, architecture: str) -> ModelConfig:
+        """The settings of such a model."""
+        return model_config(architecture, (self.context_length, self.d_model, self.num_heads, self.num_layers, 1))
 
 
 def machine() -> str:

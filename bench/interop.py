@@ -23,12 +23,11 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import machine, model_config, print_table
+from common import Shape, machine, print_table
 
 import torch  # isort: skip
 from config.schema import Config, ModelConfig  # isort: skip
@@ -51,23 +50,6 @@ TEXTS = (1, 16)
 Run = Callable[[], object]
 Make = Callable[[int], Run]  # of a number of threads
 MARGIN = 8  # tokens of the window that are left free
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A model's measures."""
-
-    num_layers: int
-    num_heads: int
-    d_model: int
-    context_length: int
-    repeats: int  # of every round, since a short time is a noisy one
-
-    def __str__(self) -> str:
-        return f"{self.num_layers} layers, d {self.d_model}, context {self.context_length}"
-
-    def config(self, architecture: str) -> ModelConfig:
-        return model_config(architecture, (self.context_length, self.d_model, self.num_heads, self.num_layers, 1))
 
 
 SHAPES = (Shape(4, 4, 128, 128, repeats=4), Shape(6, 6, 384, 256, repeats=1))

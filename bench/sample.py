@@ -31,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from common import ROOT, alternate, machine, model_config, print_table
+from common import ROOT, Shape, alternate, machine, print_table
 
 import torch  # isort: skip
 import torch.nn.functional as F  # isort: skip
@@ -69,20 +69,6 @@ Run = Callable[[], object]
 Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A model's measures, the same on both sides."""
-
-    num_layers: int
-    num_heads: int
-    d_model: int
-    context_length: int
-    repeats: int  # of every round, since a short time is a noisy one
-
-    def __str__(self) -> str:
-        return f"{self.num_layers} layers, d {self.d_model}, context {self.context_length}"
-
-
 SHAPES = (Shape(4, 4, 128, 64, repeats=3), Shape(6, 6, 384, 256, repeats=1))
 
 
@@ -102,8 +88,7 @@ class Kind:
 
     def model(self, shape: Shape) -> GPT:
         """A model with random weights."""
-        size = (shape.context_length, shape.d_model, shape.num_heads, shape.num_layers, 1)
-        model = GPT(model_config(self.architecture, size), TOKENIZER.vocab_size).eval()
+        model = GPT(shape.config(self.architecture), TOKENIZER.vocab_size).eval()
         precision: Literal["bf16", "fp32"] = "bf16" if self.weights == "bf16" else "fp32"
         runtime = choose_runtime(RuntimeConfig(device="cpu", precision=precision), 0)
         if self.weights == "int8":

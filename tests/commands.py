@@ -88,12 +88,18 @@ def on_terminal(
     termios.tcsetwinsize(terminal, (40, columns))
     process = start(cwd, *arguments, env=env, stdout=terminal, stderr=terminal)
     os.close(terminal)
+    shown = read_terminal(ours)
+    return finish(process).code, shown
+
+
+def read_terminal(ours: int) -> str:
+    """All that is sent to a terminal until nobody holds its other end; closes ours."""
     shown = b""
-    with contextlib.suppress(OSError):  # Linux's way of saying that nobody holds the other end any more
+    with contextlib.suppress(OSError):  # Linux's way of saying that nobody holds it any more
         while piece := os.read(ours, 4096):
             shown += piece
     os.close(ours)
-    return finish(process).code, shown.decode("utf-8")
+    return shown.decode("utf-8")
 
 
 def succeed(cwd: Path, *arguments: object, **options: Any) -> Finished:

@@ -1,6 +1,5 @@
 """What a run tells on the terminal and keeps in its files."""
 
-import contextlib
 import json
 import os
 import re
@@ -10,7 +9,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from commands import ROOT, environment
+from commands import ROOT, environment, read_terminal
 
 from config.schema import TrainConfig
 from engine.run_folder import RunFolder
@@ -223,13 +222,9 @@ def shown_on_terminal(code: str, width: int) -> list[str]:
     termios.tcsetwinsize(terminal, (24, width))
     process = run_console(code, stdout=subprocess.DEVNULL, stderr=terminal)
     os.close(terminal)
-    shown = b""
-    with contextlib.suppress(OSError):  # Linux's way of saying that nobody holds the other end any more
-        while piece := os.read(ours, 4096):
-            shown += piece
-    os.close(ours)
+    shown = read_terminal(ours)
     assert process.wait(timeout=60) == 0
-    return [line.rstrip() for line in re.split(r"[\r\n]+", shown.decode("utf-8")) if line.strip()]
+    return [line.rstrip() for line in re.split(r"[\r\n]+", shown) if line.strip()]
 
 
 def test_a_warning_stands_folded_above_the_bar() -> None:
